@@ -1,0 +1,275 @@
+/* The loop over time backward: blocks in reverse, each recomputed by the forward function where it was not kept, then
+ * stepped back through, then added to the weight gradients. */
+#ifndef RK_BACKWARD_H
+#define RK_BACKWARD_H
+
+/* dh, dx = start + dZ * matrix^T; `transposed` as pack_transposed makes it. */
+static struct product gate_product(const struct job *job, int64_t rows, real *const *z, int64_t z_panel, int first,
+                                   int count, const real *transposed)
+{
+    return (struct product){.rows = rows, .a = (const real *const *)z, .a_offset = first * LANES,
+                            .k = krange_gates(job->hidden, count, z_panel), .b = transposed,
+                            .k_total = count * job->hidden, .ns = 1, .c_panel = LANES};
+}
+
+/* Where the transposed matrix of operand `index` (0: the input, 1..: passes) lies. */
+static real *transposed_at(const struct job *job, const struct direction *d, int index)
+{
+    real *at = job->transposed;
+    if (index > 0)
+        at += panels_of(d->input) * LANES * job->cell->x_count * job->hidden;
+    for (int k = 1; k < index; k++)
+        at += job->part * job->cell->pass[k - 1].count * job->hidden;
+    return at;
+}
+
+static void transpose_matrices(const struct job *job, const struct direction *d, const struct part *part)
+{
+    const struct cell *cell = job->cell;
+    const int64_t inputs = panels_of(d->input);
+    pack_transposed(job, d->matrix_x, d->input, cell->x_count, transposed_at(job, d, 0), own_begin(part, inputs),
+                    own_end(part, inputs));
+    for (int k = 0; k < cell->passes; k++)
+        pack_transposed(job, d->matrix[k], job->hidden, cell->pass[k].count, transposed_at(job, d, k + 1),
+                        own_begin(part, job->panels), own_end(part, job->panels));
+}
+
+static void step_backward(const struct job *job, const struct direction *d, const struct part *part, const struct step *s)
+{
+    const int64_t begin = panel_begin(part, job->panels), end = panel_end(part, job->panels);
+    for (int i = job->cell->passes - 1; i >= 0; i--) {
+        const struct pass *pass = &job->cell->pass[i];
+        for (int64_t p = begin; p < end; p++)
+            pass->backward(s, p);
+        sync_units(part);
+        struct product g =
+            gate_product(job, s->rows, s->z, s->z_panel, pass->first, pass->count, transposed_at(job, d, i + 1));
+        g.c = s->gradient;
+        g.c_offset = pass->operand * job->part;
+        g.width = job->part;
+        g.cont = 1;
+        product_run(&g, begin, end);
+    }
+}
+
+static rnnkern_rows gradient_of_outputs(const struct job *job, const struct direction *d)
+{
+    const int last = d->layer == job->layers - 1;
+    return at_feature(last ? job->dy : sequence_between(job, job->dsequence, d->layer % 2), d->reverse * job->hidden);
+}
+
+static rnnkern_rows gradient_of_inputs(const struct job *job, const struct direction *d)
+{
+    return d->layer ? sequence_between(job, job->dsequence, (d->layer - 1) % 2) : job->dx;
+}
+
+/* dh += dy, between layers through the dropout mask, for list rows begin..begin+n-1. */
+static void absorb_outputs(const struct job *job, const struct direction *d, const struct part *part,
+                           const struct rows *list, int64_t begin, int64_t n)
+{
+    const rnnkern_rows dy = gradient_of_outputs(job, d);
+    if (!dy.data)
+        return;
+    int64_t first, units;
+    own_units(job, part, &first, &units);
+    const struct dropout dropout = dropout_between(job);
+    const int drop = dropout.threshold && d->layer < job->layers - 1;
+    for (int64_t i = begin; i < begin + n; i++) {
+        const real *from = row_at(dy, list->step[i], list->row[i]) + first;
+        real *dh = list->gradient[i] + first;
+        if (!drop)
+            for (int64_t u = 0; u < units; u++)
+                dh[u] += from[u];
+        for (int64_t u0 = 0; drop && u0 < units; u0 += LANES) {
+            real mask[LANES];
+            const int64_t m = min_of(LANES, units - u0);
+            dropout_mask_row(&dropout, d->layer, list->step[i], list->row[i], d->reverse * job->hidden + first + u0, m, mask);
+            for (int64_t u = 0; u < m; u++)
+                if (mask[u] > 0)
+                    dh[u0 + u] += from[u0 + u] * mask[u];
+        }
+    }
+}
+
+/* No gradient crosses a border: where a row restarted, the gradient belongs to the restart state. */
+static void cut_at_restarts(const struct job *job, const struct part *part, const struct block *k, const struct rows *list,
+                            int64_t begin, int64_t n, int64_t chunk_row0)
+{
+    int64_t first, units;
+    own_units(job, part, &first, &units);
+    const size_t bytes = (size_t)units * sizeof(real);
+    for (int64_t i = begin; i < begin + n; i++)
+        for (int s = 0; list->restart[i] && s < job->cell->states; s++) {
+            real *gradient = list->gradient[i] + s * job->part + first;
+            const int64_t row = stored_at(job, k, list->z[i]) - chunk_row0;
+            if (job->drestart_rows)
+                memcpy(job->drestart_rows + row * job->width + s * job->part + first, gradient, bytes);
+            memset(gradient, 0, bytes);
+        }
+}
+
+/* Sums the chunk's restart gradients: for a shared restart state in runs over all real rows, as weight gradients are; for
+ * restart states of their own row by row, so that a row's sum does not depend on the others. */
+static void sum_restarts(const struct job *job, const struct direction *d, const struct part *part, int64_t begin,
+                         int64_t end)
+{
+    const struct plan *plan = &job->plan;
+    const int64_t first = own_begin(part, job->panels) * LANES, n = own_end(part, job->panels) * LANES - first;
+    for (int64_t q = end - 1; q >= begin; q--)
+        for (int64_t j = 0, row = stored(plan, d->reverse, q + 1); j < active(plan, d->reverse, q); j++, row++)
+            for (int s = 0; s < job->cell->states; s++) {
+                const int64_t at = (job->restart_rows > 1 ? j : 0) * job->width + s * job->part + first;
+                real *run = job->drestart_run + at, *total = job->drestart_total + at;
+                if (job->call->restart_kind == RNNKERN_RESTART_SHARED && row % RUN_ROWS == 0) {
+                    add_into(total, run, n);
+                    memset(run, 0, (size_t)n * sizeof *run);
+                }
+                if (restarts(plan, d->reverse, step_of(plan, d->reverse, q), j))
+                    add_into(run, job->drestart_rows + (row - stored(plan, d->reverse, end)) * job->width + s * job->part + first, n);
+            }
+}
+
+static void save_restart_gradient(const struct job *job, const struct direction *d, const struct part *part)
+{
+    for (int64_t j = part->member.index; j < job->restart_rows; j += part->member.count) {
+        real *total = job->drestart_total + j * job->width;
+        add_into(total, job->drestart_run + j * job->width, job->width);
+        const int64_t row = job->restart_rows > 1 ? job->plan.order[j] : 0;
+        save_state(job, total, job->drestart, d->index * job->restart_rows + row);
+    }
+}
+
+static void chunk_backward(const struct job *job, const struct direction *d, const struct part *part, const struct block *k,
+                           int64_t begin, int64_t end)
+{
+    struct rows *list = &job->lists[part->member.index];
+    const rnnkern_rows dx = gradient_of_inputs(job, d);
+    list_own_rows(job, d, k, begin, end, part, list);
+    int64_t at = 0;
+    for (int64_t q = end - 1; q >= begin; q--) {
+        const int64_t n = own_rows(part, active(&job->plan, d->reverse, q));
+        const struct step s = step_rows(job, k, list, at, n);
+        absorb_outputs(job, d, part, list, at, n);
+        step_backward(job, d, part, &s);
+        cut_at_restarts(job, part, k, list, at, n, stored(&job->plan, d->reverse, end));
+        at += n;
+    }
+    if (job->drestart_rows) {
+        rk_barrier(&part->member);
+        sum_restarts(job, d, part, begin, end);
+        rk_barrier(&part->member);
+    }
+    if (dx.data) {
+        const int64_t inputs = panels_of(d->input);
+        struct product g = gate_product(job, list->n, list->z, k->z_panel, job->cell->x_first, job->cell->x_count,
+                                        transposed_at(job, d, 0));
+        point_at(list, dx);
+        g.c = list->out;
+        g.width = d->input;
+        g.cont = d->reverse; /* the second direction adds to the first */
+        product_run(&g, panel_begin(part, inputs), panel_end(part, inputs));
+    }
+}
+
+/* The last block that ends at step `end`, with its states and gates in memory. */
+static struct block recomputed_block(const struct job *job, const struct direction *d, const struct part *part, int64_t end)
+{
+    const rnnkern_call *call = job->call;
+    struct block k = whole_block(job, d);
+    if (call->keep == RNNKERN_KEEP_GATES)
+        return k;
+    const int64_t begin = call->keep == RNNKERN_KEEP_STATES ? chunk_begin(job, d, end, 0)
+                                                            : (end - 1) / call->segment * call->segment;
+    k.gates = job->block_gates;
+    k.gate_row0 = stored(&job->plan, d->reverse, end);
+    k.z_panel = job->block_rows * job->cell->slots * LANES;
+    if (call->keep == RNNKERN_KEEP_SEGMENTS) {
+        k.states = job->block_states;
+        k.row0 = k.gate_row0;
+        k.begin = begin;
+        k.end = end;
+        FOR_OWN_SEQUENCES(job, part, j)
+            memcpy(carry_at(job, &k, j), segment_carry(job, d, begin) + j * job->width, (size_t)job->width * sizeof(real));
+        sync_units(part);
+    }
+    for (int64_t q = begin, next; q < end; q = next) {
+        next = chunk_end(job, d, q, end);
+        chunk_forward(job, d, part, &k, q, next);
+    }
+    k.begin = begin;
+    k.end = end;
+    return k;
+}
+
+static void direction_backward(const struct job *job, const struct direction *d, const struct part *part)
+{
+    const struct plan *plan = &job->plan;
+    const int64_t sums = gradient_size(job, d->layer) / LANES;
+    transpose_matrices(job, d, part);
+    if (job->grads)
+        memset(job->total + own_begin(part, sums) * LANES, 0,
+               (size_t)(own_end(part, sums) - own_begin(part, sums)) * LANES * sizeof(real));
+    for (int64_t j = part->member.index; job->drestart_rows && j < job->restart_rows; j += part->member.count) {
+        memset(job->drestart_run + j * job->width, 0, (size_t)job->width * sizeof(real));
+        memset(job->drestart_total + j * job->width, 0, (size_t)job->width * sizeof(real));
+    }
+    FOR_OWN_SEQUENCES(job, part, j)
+        load_state(job, job->dhx_n, d->index * plan->rows + plan->order[j], job->gradient + j * job->width);
+    rk_barrier(&part->member);
+
+    for (int64_t end = plan->steps, begin; end > 0; end = begin) {
+        const struct block k = recomputed_block(job, d, part, end);
+        begin = k.begin;
+        for (int64_t q = end, first; q > begin; q = first) {
+            first = chunk_begin(job, d, q, begin);
+            chunk_backward(job, d, part, &k, first, q);
+        }
+        rk_barrier(&part->member);
+        if (job->grads)
+            weight_gradient(job, d, part, &k, stored(plan, d->reverse, end), stored(plan, d->reverse, begin));
+        rk_barrier(&part->member);
+    }
+    FOR_OWN_SEQUENCES(job, part, j)
+        save_state(job, job->gradient + j * job->width, job->dhx, d->index * plan->rows + plan->order[j]);
+    if (job->drestart_rows)
+        save_restart_gradient(job, d, part);
+    if (job->grads)
+        add_weight_gradient(job, d, part);
+    rk_barrier(&part->member);
+}
+
+static void member_backward(void *context, const struct rk_member *member)
+{
+    const struct job *job = context;
+    const struct part part = part_of(job, member);
+    clear_padding(job, &part, job->dx, job->net->input_size);
+    for (int64_t layer = job->layers - 1; layer >= 0; layer--)
+        for (int64_t i = 0; i < job->directions; i++) {
+            const struct direction d = direction_at(job, layer * job->directions + i);
+            direction_backward(job, &d, &part);
+        }
+}
+
+static void backward(const rnnkern_net *net, const rnnkern_call *call, const void *packed, rnnkern_rows x, void *tape,
+                     rnnkern_rows dy, rnnkern_states dhx_n, rnnkern_rows dx, rnnkern_states dhx, rnnkern_states drestart,
+                     void *const *grads, void *workspace)
+{
+    struct job job = job_for_call(net, call);
+    struct arena kept = {tape, 0}, work = {workspace, 0};
+    layout_kept(&job, &kept);
+    layout_backward(&job, &work);
+    job.packed = packed;
+    job.x = x;
+    job.dy = dy;
+    job.dx = dx;
+    job.dhx_n = dhx_n;
+    job.dhx = dhx;
+    job.drestart = drestart;
+    job.grads = grads;
+    if (!drestart.h)
+        job.drestart_rows = NULL;
+    plan_rows(&job.plan, call);
+    rk_team_run(job.threads, member_backward, &job);
+}
+
+#endif

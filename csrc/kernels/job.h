@@ -1,0 +1,322 @@
+/* One call: its sizes, and where everything lies in the caller's memory.
+ *
+ * packed     for each layer and direction: bias [panel][slots][16]; the input's matrix [panel][k][x_count][16]; for each
+ *            pass its matrix [panel][k][count][16]
+ * tape       as `keep` says, for each layer and direction: state rows, B carry rows (the states on entry) and all R, or
+ *            the carry rows of each segment; gates of all R rows. Between layers: sequences (T, B, D*H). Restart rows.
+ * workspace  plan, lists of rows, and whatever of the above is not kept
+ *
+ * Gate rows lie at [panel][row][slot][16], state rows at [row][part][padded H].
+ */
+#ifndef RK_JOB_H
+#define RK_JOB_H
+
+/* Rows of a projection chunk: their gates should stay in L2 until the recurrence has used them. */
+#define CHUNK_BYTES (1 << 20)
+#define CHUNK_ROWS_MIN RUN_ROWS
+#define CHUNK_ROWS_MAX (4 * RUN_ROWS)
+
+/* The rows of a chunk that one member works on, in storage order: pointers to whatever belongs to each. */
+struct rows {
+    int64_t n;
+    const real **x;        /* input */
+    real **z;              /* gates, panel 0 */
+    const real **previous; /* state row before */
+    real **current;        /* state row after */
+    real **gradient;       /* gradient row */
+    real **out;            /* set by point_at where a product writes to a sequence */
+    int32_t *step, *row;   /* t, b */
+    uint8_t *restart;      /* 1 where the row restarts before this step */
+};
+
+struct job {
+    const struct cell *cell;
+    const rnnkern_net *net;
+    const rnnkern_call *call;
+    const real *packed;
+    rnnkern_rows x, y;
+    rnnkern_states hx, restart, hx_n;
+    /* sizes */
+    int64_t hidden, layers, directions, panels, part, width; /* part: padded H; width: elements of a state row */
+    int64_t gate_row, chunk_rows, block_rows, restart_rows;
+    int threads, split_units;
+    struct plan plan;
+    struct rows *lists; /* [threads] */
+    /* kept for backward (or scratch, in inference) */
+    real *restart_row; /* [layers*directions][restart_rows][width] */
+    real *sequence;    /* outputs between layers, after dropout: [layers-1][T][B][D*H] */
+    real *gates;       /* KEEP_GATES: [layers*directions], else one chunk */
+    real *states;      /* KEEP_GATES, KEEP_STATES: [layers*directions], else one chunk */
+    real *carry;       /* KEEP_SEGMENTS: [layers*directions][segments][B][width] */
+    /* backward only */
+    rnnkern_rows dy, dx;
+    rnnkern_states dhx_n, dhx, drestart;
+    void *const *grads;
+    real *block_gates, *block_states; /* where recomputed ones go */
+    real *gradient;                   /* [B][width] */
+    real *dsequence;                  /* [2][T][B][D*H] */
+    real *transposed;                 /* the matrices of one direction as dx and dh read them */
+    real *run, *total, *run_input;    /* weight gradients, see gradient.h */
+    real *drestart_rows;              /* [chunk_rows][width] gradients of a chunk's restarts, NULL if not wanted */
+    real *drestart_run, *drestart_total; /* [restart_rows][width] */
+};
+
+/* One layer and direction of a job. */
+struct direction {
+    int64_t layer, index, input; /* index: layer*D + d; input: I or D*H */
+    int reverse;
+    const real *bias, *matrix_x, *matrix[2];
+    rnnkern_rows x, y;
+};
+
+/* A range of steps whose states are in memory, and whose gates are, from storage row gate_row0 on. */
+struct block {
+    int64_t begin, end; /* q */
+    int64_t row0;       /* storage row of the first state row behind the carry rows */
+    int64_t gate_row0, z_panel;
+    real *states, *gates;
+};
+
+static inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static inline int64_t input_of(const rnnkern_net *net, int64_t layer)
+{
+    return layer ? net->num_directions * net->hidden_size : net->input_size;
+}
+static inline int64_t segments_of(const struct job *job)
+{
+    return (job->plan.steps + job->call->segment - 1) / job->call->segment;
+}
+static inline int keeps_all_states(const rnnkern_call *call)
+{
+    return call->keep == RNNKERN_KEEP_GATES || call->keep == RNNKERN_KEEP_STATES;
+}
+
+/* ---- packed weights */
+
+static int64_t packed_bias_size(const struct job *job) { return job->panels * job->cell->slots * LANES; }
+
+static int64_t packed_direction_size(const struct job *job, int64_t layer)
+{
+    int64_t columns = input_of(job->net, layer) * job->cell->x_count;
+    for (int k = 0; k < job->cell->passes; k++)
+        columns += job->hidden * job->cell->pass[k].count;
+    return packed_bias_size(job) + job->panels * LANES * columns;
+}
+
+static int64_t packed_size(const struct job *job)
+{
+    int64_t size = 0;
+    for (int64_t layer = 0; layer < job->layers; layer++)
+        size += job->directions * packed_direction_size(job, layer);
+    return size;
+}
+
+/* ---- choices */
+
+/* A second thread pays where there is enough work. Rows are split (no barrier across time) when each member gets two;
+ * else units, when U is too large for one core's L1 and L2 to read fast. */
+#define MIN_WORK_OF_TEAM (1 << 20)    /* multiply-adds of a call */
+#define MIN_BYTES_OF_UNITS (128 << 10) /* U */
+
+static void choose_split(struct job *job)
+{
+    const rnnkern_call *call = job->call;
+    const int automatic = call->split == RNNKERN_SPLIT_AUTO;
+    const int64_t recurrent = job->cell->gates * job->hidden * job->hidden;
+    const double work = (double)(recurrent + job->cell->gates * job->hidden * job->net->input_size) *
+                        (double)job->plan.real_rows * (double)(job->layers * job->directions);
+    const int units = automatic ? call->rows < 2 * call->threads : call->split == RNNKERN_SPLIT_UNITS;
+    const int small = work < MIN_WORK_OF_TEAM || (units && recurrent * (int64_t)sizeof(real) < MIN_BYTES_OF_UNITS);
+    const int64_t useful = automatic && small ? 1 : units ? job->panels : call->rows;
+    job->threads = (int)max_of(1, min_of(call->threads, useful));
+    job->split_units = units && job->threads > 1;
+}
+
+static struct job job_for(const rnnkern_net *net, const rnnkern_call *call)
+{
+    static const struct cell *const cells[RNNKERN_CELLS] = {
+        [RNNKERN_RNN_TANH] = &rnn_tanh_cell, [RNNKERN_RNN_RELU] = &rnn_relu_cell, [RNNKERN_LSTM] = &lstm_cell,
+        [RNNKERN_GRU] = &gru_cell,           [RNNKERN_GRU_BEFORE] = &gru_before_cell,
+    };
+    struct job job = {.cell = cells[net->cell], .net = net, .call = call, .hidden = net->hidden_size,
+                      .layers = net->num_layers, .directions = net->num_directions};
+    job.panels = panels_of(job.hidden);
+    job.part = job.panels * LANES;
+    job.width = job.cell->parts * job.part;
+    job.gate_row = job.cell->slots * job.part;
+    return job;
+}
+
+static struct job job_for_call(const rnnkern_net *net, const rnnkern_call *call)
+{
+    struct job job = job_for(net, call);
+    plan_sizes(&job.plan, call);
+    const int64_t real_rows = job.plan.real_rows, fit = CHUNK_BYTES / ((int64_t)sizeof(real) * job.gate_row);
+    const int64_t target = max_of(CHUNK_ROWS_MIN, min_of(CHUNK_ROWS_MAX, fit / RUN_ROWS * RUN_ROWS));
+    job.chunk_rows = min_of(max_of(target, call->rows), real_rows);
+    job.block_rows = job.chunk_rows;
+    if (call->keep == RNNKERN_KEEP_SEGMENTS)
+        job.block_rows = min_of(call->rows * min_of(call->segment, job.plan.steps), real_rows);
+    job.restart_rows = call->restart_kind == RNNKERN_RESTART_PER_ROW ? call->rows : 1;
+    choose_split(&job);
+    return job;
+}
+
+/* ---- memory */
+
+static void layout_kept(struct job *job, struct arena *kept)
+{
+    const rnnkern_call *call = job->call;
+    const int64_t n = job->layers * job->directions, all = job->plan.real_rows;
+    const int64_t between = call->keep == RNNKERN_KEEP_NONE ? min_of(2, job->layers - 1) : job->layers - 1;
+    job->restart_row = arena_take(kept, n * job->restart_rows * job->width, sizeof(real));
+    job->sequence = arena_take(kept, between * call->steps * call->rows * job->directions * job->hidden, sizeof(real));
+    if (keeps_all_states(call))
+        job->states = arena_take(kept, n * (call->rows + all) * job->width, sizeof(real));
+    if (call->keep == RNNKERN_KEEP_GATES)
+        job->gates = arena_take(kept, n * all * job->gate_row, sizeof(real));
+    if (call->keep == RNNKERN_KEEP_SEGMENTS)
+        job->carry = arena_take(kept, n * segments_of(job) * call->rows * job->width, sizeof(real));
+}
+
+static void layout_common(struct job *job, struct arena *work)
+{
+    const int64_t n = job->chunk_rows;
+    job->plan.before = arena_take(work, job->plan.steps + 2, sizeof(int64_t));
+    job->plan.length = arena_take(work, job->plan.rows, sizeof(int64_t));
+    job->plan.order = arena_take(work, job->plan.rows, sizeof(int32_t));
+    job->lists = arena_take(work, job->threads, sizeof(struct rows));
+    for (int i = 0; i < job->threads; i++) {
+        struct rows list = {.n = 0};
+        list.x = arena_take(work, n, sizeof(real *));
+        list.z = arena_take(work, n, sizeof(real *));
+        list.previous = arena_take(work, n, sizeof(real *));
+        list.current = arena_take(work, n, sizeof(real *));
+        list.gradient = arena_take(work, n, sizeof(real *));
+        list.out = arena_take(work, n, sizeof(real *));
+        list.step = arena_take(work, n, sizeof(int32_t));
+        list.row = arena_take(work, n, sizeof(int32_t));
+        list.restart = arena_take(work, n, sizeof(uint8_t));
+        if (work->base)
+            job->lists[i] = list;
+    }
+}
+
+static void layout_forward(struct job *job, struct arena *work)
+{
+    const rnnkern_call *call = job->call;
+    layout_common(job, work);
+    if (call->keep == RNNKERN_KEEP_NONE)
+        layout_kept(job, work);
+    if (call->keep != RNNKERN_KEEP_GATES)
+        job->gates = arena_take(work, job->chunk_rows * job->gate_row, sizeof(real));
+    if (!keeps_all_states(call))
+        job->states = arena_take(work, (call->rows + job->chunk_rows) * job->width, sizeof(real));
+}
+
+/* Register tiles of the weight gradients of a layer: of the input, then of each pass; see gradient.h. */
+static inline int64_t tiles_of(int64_t operand) { return (operand + 1 + MAX_ROWS - 1) / MAX_ROWS; }
+
+static int64_t tiles_of_layer(const struct job *job, int64_t layer)
+{
+    return tiles_of(input_of(job->net, layer)) + job->cell->passes * tiles_of(job->hidden);
+}
+
+/* As packed_direction_size, with a bias as one more input to each operand instead of the forward's start values. */
+static int64_t gradient_size(const struct job *job, int64_t layer)
+{
+    int64_t columns = (input_of(job->net, layer) + 1) * job->cell->x_count;
+    for (int k = 0; k < job->cell->passes; k++)
+        columns += (job->hidden + 1) * job->cell->pass[k].count;
+    return job->panels * LANES * columns;
+}
+
+static int64_t transposed_size(const struct job *job, int64_t layer)
+{
+    int64_t size = panels_of(input_of(job->net, layer)) * LANES * job->cell->x_count * job->hidden;
+    for (int k = 0; k < job->cell->passes; k++)
+        size += job->part * job->cell->pass[k].count * job->hidden;
+    return size;
+}
+
+static void layout_backward(struct job *job, struct arena *work)
+{
+    const rnnkern_call *call = job->call;
+    int64_t gradient = 0, transposed = 0, tiles = 0;
+    for (int64_t layer = 0; layer < min_of(2, job->layers); layer++) { /* all layers from the second on are alike */
+        gradient = max_of(gradient, gradient_size(job, layer));
+        transposed = max_of(transposed, transposed_size(job, layer));
+        tiles = max_of(tiles, tiles_of_layer(job, layer));
+    }
+    layout_common(job, work);
+    if (call->keep != RNNKERN_KEEP_GATES)
+        job->block_gates = arena_take(work, job->block_rows * job->gate_row, sizeof(real));
+    if (!keeps_all_states(call))
+        job->block_states = arena_take(work, (call->rows + job->block_rows) * job->width, sizeof(real));
+    const int64_t between = min_of(2, job->layers - 1);
+    job->dsequence = arena_take(work, between * call->steps * call->rows * job->directions * job->hidden, sizeof(real));
+    job->gradient = arena_take(work, call->rows * job->width, sizeof(real));
+    job->transposed = arena_take(work, transposed, sizeof(real));
+    job->run = arena_take(work, gradient, sizeof(real));
+    job->total = arena_take(work, gradient, sizeof(real));
+    job->run_input = arena_take(work, tiles * MAX_ROWS * RUN_ROWS, sizeof(real));
+    if (call->restart_kind != RNNKERN_RESTART_ZERO) {
+        job->drestart_rows = arena_take(work, job->chunk_rows * job->width, sizeof(real));
+        job->drestart_run = arena_take(work, job->restart_rows * job->width, sizeof(real));
+        job->drestart_total = arena_take(work, job->restart_rows * job->width, sizeof(real));
+    }
+}
+
+/* ---- views */
+
+static rnnkern_rows sequence_between(const struct job *job, real *base, int64_t index)
+{
+    const int64_t features = job->directions * job->hidden, step = job->call->rows * features;
+    return (rnnkern_rows){base + index * job->call->steps * step, step, features};
+}
+
+/* The outputs of `layer`, which the next one reads; inference needs two of them at a time. */
+static rnnkern_rows outputs_of(const struct job *job, int64_t layer)
+{
+    if (layer == job->layers - 1)
+        return job->y;
+    return sequence_between(job, job->sequence, job->call->keep == RNNKERN_KEEP_NONE ? layer % 2 : layer);
+}
+
+static rnnkern_rows at_feature(rnnkern_rows rows, int64_t feature)
+{
+    if (rows.data)
+        rows.data = (real *)rows.data + feature;
+    return rows;
+}
+
+static inline real *row_at(rnnkern_rows rows, int64_t t, int64_t b)
+{
+    return (real *)rows.data + t * rows.step + b * rows.row;
+}
+
+static struct direction direction_at(const struct job *job, int64_t index)
+{
+    struct direction d = {.layer = index / job->directions, .index = index, .reverse = (int)(index % job->directions)};
+    d.input = input_of(job->net, d.layer);
+    const real *at = job->packed;
+    for (int64_t layer = 0; layer < d.layer; layer++)
+        at += job->directions * packed_direction_size(job, layer);
+    at += d.reverse * packed_direction_size(job, d.layer);
+    d.bias = at;
+    d.matrix_x = at + packed_bias_size(job);
+    at = d.matrix_x + job->part * d.input * job->cell->x_count;
+    for (int k = 0; k < job->cell->passes; k++) {
+        d.matrix[k] = at;
+        at += job->part * job->hidden * job->cell->pass[k].count;
+    }
+    if (job->call) {
+        d.x = d.layer ? outputs_of(job, d.layer - 1) : job->x;
+        d.y = at_feature(outputs_of(job, d.layer), d.reverse * job->hidden);
+    }
+    return d;
+}
+
+#endif

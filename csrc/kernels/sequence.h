@@ -1,0 +1,211 @@
+/* The one loop over time, for every cell: forward here, backward in backward.h.
+ *
+ * A chunk of steps is projected (x W for all of its rows), then its steps follow one another. A member of the team runs
+ * this loop on its share: all panels of some rows, or all rows of some panels; only the latter meet at barriers. */
+#ifndef RK_SEQUENCE_H
+#define RK_SEQUENCE_H
+
+static struct product input_product(const struct job *job, const struct direction *d, const struct block *k,
+                                    const struct rows *list)
+{
+    const struct cell *cell = job->cell;
+    return (struct product){.rows = list->n, .a = list->x, .k = krange_dense(d->input), .b = d->matrix_x,
+                            .k_total = d->input, .ns = cell->x_count, .c = list->z, .c_offset = cell->x_first * LANES,
+                            .c_panel = k->z_panel, .width = job->part, .bias = d->bias + cell->x_first * LANES,
+                            .bias_panel = cell->slots * LANES};
+}
+
+static struct product recurrent_product(const struct job *job, const struct direction *d, int pass_index,
+                                        const struct step *s)
+{
+    const struct pass *pass = &job->cell->pass[pass_index];
+    return (struct product){.rows = s->rows,
+                            .a = pass->operand == PREVIOUS_H ? s->previous : (const real *const *)s->current,
+                            .a_offset = pass->operand == PREVIOUS_H ? 0 : job->part, .k = krange_dense(job->hidden),
+                            .b = d->matrix[pass_index], .k_total = job->hidden, .ns = pass->count, .c = s->z,
+                            .c_offset = pass->first * LANES, .c_panel = s->z_panel, .width = job->part,
+                            .bias = d->bias + pass->first * LANES, .bias_panel = job->cell->slots * LANES,
+                            .cont = pass->cont};
+}
+
+/* Each panel is activated while its pre-activations are in L1. */
+static void step_forward(const struct job *job, const struct direction *d, const struct part *part, const struct step *s)
+{
+    const int64_t end = panel_end(part, job->panels);
+    for (int i = 0; i < job->cell->passes; i++) {
+        const struct product product = recurrent_product(job, d, i, s);
+        const int group = panels_per_tile(product.ns);
+        for (int64_t p = panel_begin(part, job->panels); p < end; p += group) {
+            const int count = (int)min_of(group, end - p);
+            product_panels(&product, p, count);
+            for (int j = 0; j < count; j++)
+                job->cell->pass[i].forward(s, p + j);
+        }
+        sync_units(part);
+    }
+}
+
+static struct dropout dropout_between(const struct job *job)
+{
+    return dropout_for(job->call->keep == RNNKERN_KEEP_NONE ? 0 : job->call->dropout, job->call->seed);
+}
+
+/* The units [first, first+n) of a member's panels; n can be 0. */
+static void own_units(const struct job *job, const struct part *part, int64_t *first, int64_t *n)
+{
+    *first = panel_begin(part, job->panels) * LANES;
+    *n = max_of(0, min_of(job->hidden, panel_end(part, job->panels) * LANES) - *first);
+}
+
+/* h of the rows goes to the output; between layers through dropout. */
+static void emit_outputs(const struct job *job, const struct direction *d, const struct part *part, const struct rows *list)
+{
+    if (!d->y.data)
+        return;
+    int64_t first, n;
+    own_units(job, part, &first, &n);
+    const struct dropout dropout = dropout_between(job);
+    const int drop = dropout.threshold && d->layer < job->layers - 1;
+    for (int64_t i = 0; i < list->n; i++) {
+        real *y = row_at(d->y, list->step[i], list->row[i]) + first;
+        const real *h = list->current[i] + first;
+        if (!drop) {
+            memcpy(y, h, (size_t)n * sizeof *y);
+            continue;
+        }
+        dropout_mask_row(&dropout, d->layer, list->step[i], list->row[i], d->reverse * job->hidden + first, n, y);
+        for (int64_t u = 0; u < n; u++)
+            y[u] = y[u] > 0 ? h[u] * y[u] : 0; /* not 0*h: an infinite h that is dropped is 0 */
+    }
+}
+
+/* The steps begin..end-1 of the block; gates from gate_row0 on. Recomputation in backward is this same function. */
+static void chunk_forward(const struct job *job, const struct direction *d, const struct part *part, const struct block *k,
+                          int64_t begin, int64_t end)
+{
+    struct rows *list = &job->lists[part->member.index];
+    list_own_rows(job, d, k, begin, end, part, list);
+    const struct product project = input_product(job, d, k, list);
+    product_run(&project, panel_begin(part, job->panels), panel_end(part, job->panels));
+    int64_t at = list->n;
+    for (int64_t q = begin; q < end; q++) {
+        const int64_t n = own_rows(part, active(&job->plan, d->reverse, q));
+        at -= n;
+        const struct step s = step_rows(job, k, list, at, n);
+        step_forward(job, d, part, &s);
+    }
+}
+
+/* The whole sequence as one block, as far as its states are kept. */
+static struct block whole_block(const struct job *job, const struct direction *d)
+{
+    const int64_t all = job->plan.real_rows;
+    const int gates = job->call->keep == RNNKERN_KEEP_GATES, states = keeps_all_states(job->call);
+    return (struct block){.end = job->plan.steps, .z_panel = (gates ? all : job->chunk_rows) * job->cell->slots * LANES,
+                          .states = job->states + (states ? d->index * (job->plan.rows + all) * job->width : 0),
+                          .gates = job->gates + (gates ? d->index * all * job->gate_row : 0)};
+}
+
+static real *segment_carry(const struct job *job, const struct direction *d, int64_t q)
+{
+    const int64_t segment = d->index * segments_of(job) + q / job->call->segment;
+    return job->carry + segment * job->plan.rows * job->width;
+}
+
+static void direction_forward(const struct job *job, const struct direction *d, const struct part *part)
+{
+    const rnnkern_call *call = job->call;
+    struct rows *list = &job->lists[part->member.index];
+    const size_t row_bytes = (size_t)job->width * sizeof(real);
+    struct block k = whole_block(job, d);
+    const int64_t steps = k.end;
+
+    FOR_OWN_SEQUENCES(job, part, j)
+        load_state(job, job->hx, d->index * job->plan.rows + job->plan.order[j], carry_at(job, &k, j));
+    sync_units(part);
+    for (int64_t q = 0, end; q < steps; q = end) {
+        const int segments = call->keep == RNNKERN_KEEP_SEGMENTS;
+        end = chunk_end(job, d, q, segments ? min_of(steps, (q / call->segment + 1) * call->segment) : steps);
+        if (segments && q % call->segment == 0)
+            FOR_OWN_SEQUENCES(job, part, j)
+                memcpy(segment_carry(job, d, q) + j * job->width, carry_at(job, &k, j), row_bytes);
+        if (call->keep != RNNKERN_KEEP_GATES)
+            k.gate_row0 = stored(&job->plan, d->reverse, end);
+        if (!keeps_all_states(call)) {
+            k.begin = q;
+            k.end = end;
+            k.row0 = k.gate_row0;
+        }
+        chunk_forward(job, d, part, &k, q, end);
+        emit_outputs(job, d, part, list);
+        if (!keeps_all_states(call)) {
+            FOR_OWN_SEQUENCES(job, part, j)
+                if (state_after(job, d, &k, j) != carry_at(job, &k, j))
+                    memcpy(carry_at(job, &k, j), state_after(job, d, &k, j), row_bytes);
+            sync_units(part);
+        }
+    }
+    if (!keeps_all_states(call))
+        k.begin = k.end; /* the carry rows hold the final states */
+    FOR_OWN_SEQUENCES(job, part, j)
+        save_state(job, state_after(job, d, &k, j), job->hx_n, d->index * job->plan.rows + job->plan.order[j]);
+    sync_units(part);
+}
+
+/* Zeros behind each row's length. */
+static void clear_padding(const struct job *job, const struct part *part, rnnkern_rows rows, int64_t features)
+{
+    if (rows.data)
+        FOR_OWN_SEQUENCES(job, part, j)
+            for (int64_t t = job->plan.length[j]; t < job->call->steps; t++)
+                memset(row_at(rows, t, job->plan.order[j]), 0, (size_t)features * sizeof(real));
+}
+
+static struct part part_of(const struct job *job, const struct rk_member *member)
+{
+    const int units = job->split_units && member->count > 1;
+    return (struct part){.member = *member, .split_units = units, .first = units ? 0 : member->index,
+                         .stride = units ? 1 : member->count};
+}
+
+static void member_forward(void *context, const struct rk_member *member)
+{
+    const struct job *job = context;
+    const struct part part = part_of(job, member);
+    clear_padding(job, &part, job->y, job->directions * job->hidden);
+    for (int64_t i = 0; i < job->layers * job->directions; i++) {
+        const struct direction d = direction_at(job, i);
+        direction_forward(job, &d, &part);
+    }
+}
+
+static void load_restarts(const struct job *job)
+{
+    const int64_t n = job->layers * job->directions;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < job->restart_rows; j++)
+            load_state(job, job->restart,
+                       job->restart_rows > 1 ? i * job->restart_rows + job->plan.order[j] : i,
+                       job->restart_row + (i * job->restart_rows + j) * job->width);
+}
+
+static void forward(const rnnkern_net *net, const rnnkern_call *call, const void *packed, rnnkern_rows x, rnnkern_states hx,
+                    rnnkern_states restart, rnnkern_rows y, rnnkern_states hx_n, void *tape, void *workspace)
+{
+    struct job job = job_for_call(net, call);
+    struct arena kept = {tape, 0}, work = {workspace, 0};
+    if (call->keep != RNNKERN_KEEP_NONE)
+        layout_kept(&job, &kept);
+    layout_forward(&job, &work);
+    job.packed = packed;
+    job.x = x;
+    job.y = y;
+    job.hx = hx;
+    job.hx_n = hx_n;
+    job.restart = restart;
+    plan_rows(&job.plan, call);
+    load_restarts(&job);
+    rk_team_run(job.threads, member_forward, &job);
+}
+
+#endif

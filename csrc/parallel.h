@@ -1,0 +1,18 @@
+/* A team of threads. The only seam between the kernels and the operating system's threads. */
+#ifndef RK_PARALLEL_H
+#define RK_PARALLEL_H
+
+struct rk_member {
+    int index, count; /* member index of count; index 0 is the caller */
+};
+
+typedef void rk_work(void *context, const struct rk_member *member);
+
+/* Runs work on up to `threads` members, the caller among them, and returns when all have ended. With one member, or
+ * while another caller uses the team, work runs once, as member 0 of 1. Members run with subnormals flushed to zero. */
+void rk_team_run(int threads, rk_work *work, void *context);
+
+/* Every member must reach it before any goes on. */
+void rk_barrier(const struct rk_member *member);
+
+#endif

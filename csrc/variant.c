@@ -1,0 +1,50 @@
+/* The kernels for one SIMD level and dtype: compiled once for each, with RK_LEVEL_* and RK_DOUBLE set, into one table. */
+#include "fpmode.h"
+#include "kernels.h"
+#include "parallel.h"
+#include "simd/simd.h"
+
+#include "kernels/act.h"
+#include "kernels/gemm.h"
+#include "kernels/cell.h"
+#include "kernels/rnn.h"
+#include "kernels/lstm.h"
+#include "kernels/gru.h"
+#include "kernels/plan.h"
+#include "kernels/job.h"
+#include "kernels/pack.h"
+#include "kernels/philox.h"
+#include "kernels/rows.h"
+#include "kernels/sequence.h"
+#include "kernels/gradient.h"
+#include "kernels/backward.h"
+
+static rnnkern_status sizes(const rnnkern_net *net, const rnnkern_call *call, rnnkern_sizes_t *out)
+{
+    struct arena packed = {0}, tape = {0}, forward_work = {0}, backward_work = {0};
+    struct job job = job_for_call(net, call);
+    arena_take(&packed, packed_size(&job), sizeof(real));
+    if (call->keep != RNNKERN_KEEP_NONE) {
+        layout_kept(&job, &tape);
+        layout_backward(&job, &backward_work);
+    }
+    layout_forward(&job, &forward_work);
+    *out = (rnnkern_sizes_t){packed.used, tape.used, forward_work.used, backward_work.used};
+    return RNNKERN_OK;
+}
+
+static void activate(rnnkern_activation activation, int64_t n, const void *x, void *y)
+{
+    rk_fpmode mode = rk_flush_subnormals();
+    for (int64_t i = 0; i < n; i += VL) {
+        const int64_t lanes = clamp_lanes(n - i);
+        vec v = v_load_n((const real *)x + i, lanes);
+        v_store_n((real *)y + i, lanes, activation == RNNKERN_SIGMOID ? v_sigmoid(v) : v_tanh(v));
+    }
+    rk_restore_fpmode(mode);
+}
+
+const struct rk_kernels RK_TABLE = {
+    .sizes = sizes, .pack = pack, .forward = forward, .backward = backward, .activate = activate,
+    .dropout_mask = dropout_mask,
+};
