@@ -213,6 +213,9 @@ static void run_sum_panels(const struct run_sum *g, int64_t first, int count, in
             a[m] = g->a + k0 * g->rows + m;
             c[m] = target + m * row_size;
         }
+        for (int q = 0; q < count; q++) /* its lines arrive while the tile is computed */
+            for (int64_t i = 0; i < mr * row_size; i += 64 / (int64_t)sizeof(real))
+                __builtin_prefetch(g->total + (first + q) * panel_size + k0 * row_size + i, 1);
         struct tile t = {.a = a, .a_step = MAX_ROWS, .k = krange_dense(g->rows), .b_step = g->b_row, .c = c,
                          .bias = zero, .cont = g->opens ? 0 : nv};
         for (int64_t v = 0; v < LANES; v += VL) {

@@ -96,7 +96,7 @@ static void unpack_gradient(const struct job *job, const real *total, int64_t k,
             for (int64_t u = 0; u < units_in(job->hidden, p); u++) {
                 for (int64_t c = begin; c < min_of(k, end); c++)
                     weight[(row + u) * k + c] += from[c * count * LANES + u];
-                if (end > k && job->net->bias)
+                if (begin <= k && k < end && job->net->bias)
                     bias[row + u] += from[k * count * LANES + u];
             }
         }

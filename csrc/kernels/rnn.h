@@ -27,7 +27,8 @@ static void rnn_relu_backward(const struct step *s, int64_t p)
     FOR_EACH_VECTOR(s, i, v) {
         real *dh = gradient_of(s, i, p, 0, v);
         vec h = v_load(current_of(s, i, p, 0, v));
-        v_store(slot_of(s, i, p, 0, v), v_select(v_lt(v_zero(), h), v_load(dh), v_zero()));
+        vmask inactive = v_lt(h, v_set1(SMALLEST_NORMAL)); /* h = 0; false for NaN, whose slope is 1 as in torch */
+        v_store(slot_of(s, i, p, 0, v), v_select(inactive, v_zero(), v_load(dh)));
         v_store(dh, v_zero());
     }
 }

@@ -16,6 +16,7 @@
 #ifndef RK_SIMD_H
 #define RK_SIMD_H
 
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -23,6 +24,7 @@
 #if RK_DOUBLE
 typedef double real;
 typedef int64_t real_bits;
+#define SMALLEST_NORMAL DBL_MIN
 #define MANTISSA_BITS 52
 #define EXPONENT_BIAS 1023
 #define ROUND_MAGIC 0x1.8p52  /* adding it rounds to an integer in the low mantissa bits */
@@ -30,6 +32,7 @@ typedef int64_t real_bits;
 #else
 typedef float real;
 typedef int32_t real_bits;
+#define SMALLEST_NORMAL FLT_MIN
 #define MANTISSA_BITS 23
 #define EXPONENT_BIAS 127
 #define ROUND_MAGIC 0x1.8p23f

@@ -1,7 +1,8 @@
 """SIMD levels: which are compiled in, which this machine has, which one is used.
 
-The best level that the CPU and the operating system support is chosen at import. The environment variable
-``RNNKERN_ISA`` (``avx512``, ``avx2``, ``neon`` or ``scalar``) forces one. All levels give the same bits.
+The best level that the CPU and the operating system support is chosen at import. The environment
+variable ``RNNKERN_ISA`` (``avx512``, ``avx2``, ``neon`` or ``scalar``) forces one. All levels give
+the same bits.
 """
 
 import os
@@ -20,11 +21,11 @@ def available() -> tuple[str, ...]:
 
 def _index(name: str, origin: str) -> int:
     if name not in NAMES:
-        raise ValueError(f"{origin}: unknown SIMD level {name!r}; expected one of {', '.join(NAMES)}")
+        known = ", ".join(NAMES)
+        raise ValueError(f"{origin}: unknown SIMD level {name!r}; expected one of {known}")
     if name not in available():
-        raise ValueError(
-            f"{origin}: this machine does not support SIMD level {name!r}; it has {', '.join(available())}"
-        )
+        has = ", ".join(available())
+        raise ValueError(f"{origin}: this machine lacks SIMD level {name!r}; it has {has}")
     return NAMES.index(name)
 
 
@@ -44,7 +45,7 @@ def active() -> str:
 
 @contextmanager
 def using(name: str) -> Iterator[None]:
-    """Uses another level within a ``with`` block, in the whole process. For tests and ``rnnkern check``."""
+    """Uses another level within a ``with`` block, in the whole process; for tests and checks."""
     global _level
     before, _level = _level, _index(name, "using")
     try:

@@ -1,7 +1,8 @@
 """How many threads the kernels use.
 
-The default is the number of CPUs that this process may use: its affinity, capped by the quota of its cgroup (v1 or v2),
-and by ``RNNKERN_NUM_THREADS`` or else ``OMP_NUM_THREADS`` where set. Results do not depend on it.
+The default is ``RNNKERN_NUM_THREADS``, or else ``OMP_NUM_THREADS``, or else the number of CPUs that
+this process may use: its affinity, capped by the quota of its cgroup (v1 or v2). Results do not
+depend on it.
 """
 
 import math
