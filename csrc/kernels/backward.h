@@ -171,15 +171,22 @@ static void chunk_backward(const struct job *job, const struct direction *d, con
     }
 }
 
-/* The last block that ends at step `end`, with its states and gates in memory. */
-static struct block recomputed_block(const struct job *job, const struct direction *d, const struct part *part, int64_t end)
+/* Where the block that ends at step `end` begins: the steps whose gates are in memory together. */
+static int64_t block_begin(const struct job *job, const struct direction *d, int64_t end)
+{
+    const rnnkern_call *call = job->call;
+    return call->keep == RNNKERN_KEEP_GATES ? 0 : call->keep == RNNKERN_KEEP_STATES ? chunk_begin(job, d, end, 0)
+                                                                                    : (end - 1) / call->segment * call->segment;
+}
+
+/* The steps begin..end-1 with their states and gates in memory. Where all states are, the block is the whole sequence. */
+static struct block recomputed_block(const struct job *job, const struct direction *d, const struct part *part,
+                                     int64_t begin, int64_t end)
 {
     const rnnkern_call *call = job->call;
     struct block k = whole_block(job, d);
     if (call->keep == RNNKERN_KEEP_GATES)
         return k;
-    const int64_t begin = call->keep == RNNKERN_KEEP_STATES ? chunk_begin(job, d, end, 0)
-                                                            : (end - 1) / call->segment * call->segment;
     k.gates = job->block_gates;
     k.gate_row0 = stored(&job->plan, d->reverse, end);
     k.z_panel = job->block_rows * job->cell->slots * LANES;
@@ -196,8 +203,6 @@ static struct block recomputed_block(const struct job *job, const struct directi
         next = chunk_end(job, d, q, end);
         chunk_forward(job, d, part, &k, q, next);
     }
-    k.begin = begin;
-    k.end = end;
     return k;
 }
 
@@ -218,8 +223,8 @@ static void direction_backward(const struct job *job, const struct direction *d,
     rk_barrier(&part->member);
 
     for (int64_t end = plan->steps, begin; end > 0; end = begin) {
-        const struct block k = recomputed_block(job, d, part, end);
-        begin = k.begin;
+        begin = block_begin(job, d, end);
+        const struct block k = recomputed_block(job, d, part, begin, end);
         for (int64_t q = end, first; q > begin; q = first) {
             first = chunk_begin(job, d, q, begin);
             chunk_backward(job, d, part, &k, first, q);

@@ -179,7 +179,7 @@ static void product_run(const struct product *g, int64_t begin, int64_t end)
 /* Run sums of a weight gradient: total[panel][k][ns][16] += sum over rows of a[row][k] * b[row][ns][16], for a block of
  * at most RUN_ROWS rows that lie in one run. A run starts from zero (`opens`) or continues from `run`, is kept in `run`
  * or, when it is complete (`closes`), added to `total`.
- * a is packed [k / MAX_ROWS][row][MAX_ROWS]; panel p of b starts at b + p*b_panel, its row r at r*b_row. */
+ * a is packed [k / MAX_ROWS][RUN_ROWS][MAX_ROWS]; panel p of b starts at b + p*b_panel, its row r at r*b_row. */
 struct run_sum {
     int64_t rows, k;
     const real *a, *b;
@@ -210,7 +210,7 @@ static void run_sum_panels(const struct run_sum *g, int64_t first, int count, in
         const real *a[MAX_ROWS];
         real *c[MAX_ROWS];
         for (int m = 0; m < mr; m++) {
-            a[m] = g->a + k0 * g->rows + m;
+            a[m] = g->a + k0 * RUN_ROWS + m;
             c[m] = target + m * row_size;
         }
         for (int q = 0; q < count; q++) /* its lines arrive while the tile is computed */

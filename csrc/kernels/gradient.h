@@ -39,14 +39,15 @@ static void own_tiles(const struct job *job, const struct direction *d, const st
     *end = min_of(n, max_of(0, own_end(part, all) - o->first_tile));
 }
 
-/* [tile][row][MAX_ROWS], with 1 behind the last element */
+/* [tile][RUN_ROWS][MAX_ROWS], with 1 behind the last element; a tile's place depends on no run, since members are at
+ * different ones */
 static void pack_run_input(const struct job *job, const struct rows *list, int index, const struct operand_view *o,
                            real *packed, int64_t tile_begin, int64_t tile_end)
 {
     for (int64_t i = 0; i < list->n; i++) {
         const real *row = operand_row(job, list, index, i);
         for (int64_t n = tile_begin; n < tile_end; n++) {
-            real *to = packed + (n * list->n + i) * MAX_ROWS;
+            real *to = packed + (n * RUN_ROWS + i) * MAX_ROWS;
             const int64_t left = o->size - n * MAX_ROWS;
             if (left >= MAX_ROWS)
                 memcpy(to, row + n * MAX_ROWS, MAX_ROWS * sizeof *to);

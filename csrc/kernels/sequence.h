@@ -136,6 +136,8 @@ static void direction_forward(const struct job *job, const struct direction *d, 
             k.end = end;
             k.row0 = k.gate_row0;
         }
+        if (call->keep != RNNKERN_KEEP_GATES)
+            rk_barrier(&part->member); /* another member's rows of the chunk before may lie where ours of this one do */
         chunk_forward(job, d, part, &k, q, end);
         emit_outputs(job, d, part, list);
         if (!keeps_all_states(call)) {

@@ -229,11 +229,15 @@ cdef rnnkern_rows rows_of(array, Net net, Call call, int64_t features) except *:
     if array is None:
         return rows
     cdef cnp.ndarray a = array
+    if cnp.PyArray_NDIM(a) != 3:
+        raise ValueError(f"expected a (T, B, {features}) view, got {(<object>a).shape}")
     cdef int64_t item = cnp.PyArray_ITEMSIZE(a)
-    if cnp.PyArray_NDIM(a) != 3 or cnp.PyArray_TYPE(a) != type_of(net) or not cnp.PyArray_ISBEHAVED_RO(a) or \
+    cdef bint strided = cnp.PyArray_SIZE(a) == 0 or (  # strides of an empty array mean nothing
+        (features == 1 or cnp.PyArray_STRIDE(a, 2) == item)
+        and cnp.PyArray_STRIDE(a, 0) % item == 0 and cnp.PyArray_STRIDE(a, 1) % item == 0)
+    if cnp.PyArray_TYPE(a) != type_of(net) or not cnp.PyArray_ISBEHAVED_RO(a) or \
             cnp.PyArray_DIM(a, 0) != call.c.steps or cnp.PyArray_DIM(a, 1) != call.c.rows or \
-            cnp.PyArray_DIM(a, 2) != features or (features > 1 and cnp.PyArray_STRIDE(a, 2) != item) or \
-            cnp.PyArray_STRIDE(a, 0) % item or cnp.PyArray_STRIDE(a, 1) % item:
+            cnp.PyArray_DIM(a, 2) != features or not strided:
         raise ValueError(f"expected a (T, B, {features}) view with a dense last axis, got {(<object>a).shape}")
     rows.data = cnp.PyArray_DATA(a)
     rows.step = cnp.PyArray_STRIDE(a, 0) // item

@@ -102,10 +102,9 @@ def _dense(a: ArrayLike, dtype: np.dtype[Any]) -> Array:
     return np.require(a, dtype, ["C", "A"])
 
 
-def new_block(size: int) -> Array | None:
-    """Aligned memory for the kernels; not initialised."""
-    if size == 0:
-        return None
+def new_block(size: int) -> Array:
+    """Aligned memory for the kernels, at least one byte; not initialised."""
+    size = max(size, 1)  # NumPy would not keep the alignment of an empty slice
     memory = np.empty(size + _core.ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _core.ALIGNMENT
     return memory[start : start + size]
@@ -133,7 +132,7 @@ def strided_rows(a: Array) -> Array:
     dense = a.shape[-1] <= 1 or a.strides[-1] == item
     if dense and a.flags.aligned and a.strides[0] % item == 0 and a.strides[1] % item == 0:
         return a
-    return np.ascontiguousarray(a)
+    return np.array(a, order="C")  # np.ascontiguousarray would return some arrays as they are
 
 
 class Layout:

@@ -192,7 +192,7 @@ def _forward(
         x_rows = x_rows.copy()
     hx_n = layout.new_states()
     _, tape_size, workspace_size, _ = _core.sizes(net, call)
-    tape = new_block(tape_size)
+    tape = new_block(tape_size) if record else None
     _core.forward(
         net,
         call,
@@ -297,7 +297,6 @@ class Tape:
         block = self._block
         if retain and block is not None and call.keep == _core.KEEP_GATES:
             block = new_block(block.nbytes)
-            assert block is not None
             block[:] = self._block
         workspace = new_block(_core.sizes(net, call)[3])
         _core.backward(

@@ -102,7 +102,10 @@ class Parameters(Mapping[str, FloatArray]):
     def __init__(
         self, shapes: Mapping[str, tuple[int, ...]], dtype: DTypeLike = np.float32
     ) -> None:
-        self._adopt(shapes, np.zeros(sum(map(prod, shapes.values())), float_dtype(dtype)))
+        size, known = sum(map(prod, shapes.values())), float_dtype(dtype)
+        if size * known.itemsize > np.iinfo(np.intp).max:
+            raise ValueError(f"too large: {size} parameters do not fit into memory")
+        self._adopt(shapes, np.zeros(size, known))
 
     def _adopt(self, shapes: Mapping[str, tuple[int, ...]], flat: FloatArray) -> None:
         self._flat, self._views = flat, {}

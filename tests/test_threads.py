@@ -1,0 +1,411 @@
+"""Threads: how many, calls from many at once, and what a forked child may do."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import Case, Data, make
+from support import Recording, assert_same_bits, backward, inference, named
+
+import rnnkern
+from rnnkern import _core, functional, threads
+
+TIMEOUT = 120  # seconds; a hang, not a slow machine
+
+# work enough for a team, split by rows and split by units
+BY_ROWS = Case("lstm", 12, 24, 40, 48, 2, bidirectional=True, lengths="ragged", hx=True)
+BY_UNITS = Case("gru_before", 50, 1, 40, 250, 1, resets="sparse", hx=True)
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    before = rnnkern.get_num_threads()
+    yield
+    rnnkern.set_num_threads(before)
+
+
+# The default
+
+
+def cgroup(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [
+        ("200000 100000\n", 2),
+        ("150000 100000\n", 1.5),
+        ("50000 100000", 0.5),
+        ("max 100000\n", math.inf),
+        ("100000 0\n", math.inf),
+        ("\n", math.inf),
+        ("nonsense\n", math.inf),
+        ("a b\n", math.inf),
+    ],
+)
+def test_quota_of_cgroup_2(tmp_path: Path, text: str, cpus: float) -> None:
+    assert threads._cgroup_quota(root=cgroup(tmp_path, {"cpu.max": text})) == cpus
+
+
+@pytest.mark.parametrize(
+    ("quota", "period", "cpus"),
+    [
+        ("300000\n", "100000\n", 3),
+        ("25000\n", "100000\n", 0.25),
+        ("-1\n", "100000\n", math.inf),
+        ("0\n", "100000\n", math.inf),
+        ("100000\n", "0\n", math.inf),
+        ("x", "100000", math.inf),
+        ("100000\n", None, math.inf),
+        (None, "100000\n", math.inf),
+    ],
+)
+def test_quota_of_cgroup_1(tmp_path: Path, quota: Any, period: Any, cpus: float) -> None:
+    files = {"cpu/cpu.cfs_quota_us": quota, "cpu/cpu.cfs_period_us": period}
+    root = cgroup(tmp_path, {name: text for name, text in files.items() if text is not None})
+    assert threads._cgroup_quota(root=root) == cpus
+
+
+def test_no_cgroup(tmp_path: Path) -> None:
+    assert threads._cgroup_quota(root=tmp_path) == math.inf
+    assert threads._cgroup_quota(root=tmp_path / "nowhere") == math.inf
+
+
+@pytest.mark.thread_unsafe(reason="patches the module")
+@pytest.mark.parametrize(
+    ("cpus", "quota", "number"),
+    [(8, math.inf, 8), (8, 3, 3), (8, 2.5, 3), (8, 0.2, 1), (2, 6, 2), (1, 1, 1)],
+)
+def test_default_is_affinity_and_quota(
+    monkeypatch: pytest.MonkeyPatch, cpus: int, quota: float, number: int
+) -> None:
+    for name in ("RNNKERN_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cpus)), raising=False)
+    monkeypatch.setattr(threads, "_cgroup_quota", lambda: quota)
+    assert threads._default() == number
+
+
+def python(code: str, **environment: str) -> str:
+    """What a new process prints."""
+    ours = {"RNNKERN_NUM_THREADS", "OMP_NUM_THREADS", "RNNKERN_ISA"}
+    env = {name: value for name, value in os.environ.items() if name not in ours}
+    run = subprocess.run(
+        [sys.executable, "-c", code], env={**env, **environment}, capture_output=True, text=True,
+        timeout=TIMEOUT,
+    )  # fmt: skip
+    return run.stdout + run.stderr
+
+
+NUMBER = "import rnnkern; print(rnnkern.get_num_threads())"
+
+
+@pytest.mark.parametrize(
+    ("environment", "number"),
+    [
+        ({"RNNKERN_NUM_THREADS": "3"}, 3),
+        ({"OMP_NUM_THREADS": "5"}, 5),
+        ({"OMP_NUM_THREADS": "4,2"}, 4),
+        ({"RNNKERN_NUM_THREADS": "3", "OMP_NUM_THREADS": "5"}, 3),
+        ({"RNNKERN_NUM_THREADS": "", "OMP_NUM_THREADS": "5"}, 5),
+        ({"RNNKERN_NUM_THREADS": "0", "OMP_NUM_THREADS": "7"}, 7),
+        ({"RNNKERN_NUM_THREADS": "-2", "OMP_NUM_THREADS": "7"}, 7),
+        ({"RNNKERN_NUM_THREADS": "many", "OMP_NUM_THREADS": "7"}, 7),
+    ],
+)
+def test_environment(environment: dict[str, str], number: int) -> None:
+    assert int(python(NUMBER, **environment)) == number
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity here")
+def test_affinity() -> None:
+    one = min(os.sched_getaffinity(0))
+    assert int(python(f"import os; os.sched_setaffinity(0, {{{one}}}); {NUMBER}")) == 1
+    assert 1 <= int(python(NUMBER)) <= len(os.sched_getaffinity(0))
+
+
+def test_the_level_that_the_environment_names() -> None:
+    code = "import rnnkern.isa; print(rnnkern.isa.active())"
+    assert python(code, RNNKERN_ISA="scalar").strip() == "scalar"
+    assert "RNNKERN_ISA: unknown SIMD level 'avx1024'" in python(code, RNNKERN_ISA="avx1024")
+
+
+# Setting it
+
+
+@pytest.mark.thread_unsafe(reason="sets the number of threads")
+@pytest.mark.usefixtures("restored")
+def test_set_and_get() -> None:
+    for n in (1, 3, np.int64(2)):
+        rnnkern.set_num_threads(n)
+        assert rnnkern.get_num_threads() == n
+        assert type(rnnkern.get_num_threads()) is int
+    for bad in (0, -1, True, 1.5, "2", None):
+        with pytest.raises((TypeError, ValueError), match="n must be"):
+            rnnkern.set_num_threads(bad)  # type: ignore[arg-type]
+        assert rnnkern.get_num_threads() == 2
+
+
+@pytest.mark.thread_unsafe(reason="sets the number of threads")
+@pytest.mark.usefixtures("restored")
+def test_the_set_number_is_used() -> None:
+    """In a new process: threads start when a call first needs them, and stay."""
+    code = (
+        "import numpy as np, rnnkern; from rnnkern import _core, functional as f\n"
+        "x, w = np.ones((99, 64, 64)), np.ones((64, 64))\n"
+        "p = {'weight_ih_l0': w, 'weight_hh_l0': w}\n"
+        "sizes = [_core.team_size()]\n"
+        "for n in (1, 3, 2):\n"
+        "    rnnkern.set_num_threads(n); f.rnn_forward(x, p); sizes.append(_core.team_size())\n"
+        "f.rnn_forward(x, p, num_threads=4); sizes.append(_core.team_size())\n"
+        "f.rnn_forward(x[:1, :1], p, num_threads=9); sizes.append(_core.team_size())\n"
+        "print(sizes)"
+    )
+    assert python(code).strip() == "[1, 1, 3, 3, 4, 4]"
+
+
+def test_more_threads_than_there_is_work_for() -> None:
+    for case in (BY_ROWS, BY_UNITS):
+        data = make(case, np.float32)
+        want = named(*inference(data, num_threads=1))
+        assert_same_bits(named(*inference(data, num_threads=10**6)), want)
+
+
+# Many callers at once
+
+
+def train(data: Data, **options: Any) -> dict[str, Any]:
+    y, hx_n, tape = data.forward(Recording(**options))
+    grads = tape.zero_grads()
+    dx, _, _ = backward(data, tape, grads=grads, **options)
+    return {**named(y, hx_n), **grads, "x": dx}
+
+
+def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
+    """Results of calls that start together."""
+    start = threading.Barrier(len(calls))
+
+    def run(call: Callable[[], Any]) -> Any:
+        start.wait(TIMEOUT)
+        return call()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [f.result(TIMEOUT) for f in [pool.submit(run, call) for call in calls]]
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+@pytest.mark.parametrize("case", [BY_ROWS, BY_UNITS], ids=str)
+def test_inference_from_many_threads(case: Case, num_threads: int) -> None:
+    data = make(case, np.float32)
+    packed = functional.pack(case.function, data.params, **case.options)
+    want = named(*inference(data, num_threads=1))
+    forward = getattr(functional, f"{case.function}_forward")
+
+    def call() -> list[Any]:
+        options = {**data.keywords, "num_threads": num_threads}
+        return [named(*forward(data.x, packed, data.hx, **options)) for _ in range(5)]
+
+    for results in at_once([call] * 6):
+        for got in results:
+            assert_same_bits(got, want)
+
+
+@pytest.mark.parametrize("checkpoint", [None, "auto"])
+@pytest.mark.parametrize("case", [BY_ROWS, BY_UNITS], ids=str)
+def test_training_from_many_threads(case: Case, checkpoint: Any) -> None:
+    """One set of weights and inputs, gradients of each thread's own."""
+    data = make(case, np.float32)
+    want = train(data, num_threads=1)
+
+    def call() -> Any:
+        y, hx_n, tape = data.forward(Recording(checkpoint=checkpoint))
+        grads = tape.zero_grads()
+        dx, _, _ = backward(data, tape, grads=grads, num_threads=2)
+        return {**named(y, hx_n), **grads, "x": dx}
+
+    for _ in range(3):
+        for got in at_once([call] * 5):
+            assert_same_bits(got, want)
+
+
+def test_one_retained_tape_from_many_threads() -> None:
+    data = make(BY_ROWS, np.float32)
+    want = train(data, num_threads=1)
+    _, _, tape = data.forward(Recording())
+
+    def call() -> Any:
+        dx, _, grads = backward(data, tape, grads=tape.zero_grads(), retain=True)
+        return {**grads, "x": dx}
+
+    for got in at_once([call] * 4):
+        assert_same_bits(got, {name: want[name] for name in got})
+
+
+def test_different_calls_at_once() -> None:
+    """Some by rows, some by units, with teams of different sizes."""
+    data = [make(case, np.float32) for case in (BY_ROWS, BY_UNITS)]
+    want = [train(d, num_threads=1) for d in data]
+    calls = [lambda d=d, n=n: train(d, num_threads=n) for n in (1, 2, 3, 4) for d in data]
+    for _ in range(3):
+        for i, got in enumerate(at_once(calls)):
+            assert_same_bits(got, want[i % 2])
+
+
+def test_a_team_that_changes_its_size() -> None:
+    data = make(BY_UNITS, np.float32)
+    want = train(data, num_threads=1)
+    for n in (2, 5, 3, 1, 4, 2, 6) * 3:
+        assert_same_bits(train(data, num_threads=n), want, n)
+
+
+# Processes
+
+
+def child_work(pipe: Any, case: Case) -> None:
+    """Runs in a child: the same work, and the sizes of its team before and after."""
+    before = _core.team_size()
+    got = train(make(case, np.float32), num_threads=2)
+    pipe.send((before, got, _core.team_size()))
+    pipe.close()
+
+
+def check_child(method: str, case: Case, want: dict[str, Any]) -> None:
+    context = multiprocessing.get_context(method)
+    here, there = context.Pipe()
+    child = context.Process(target=child_work, args=(there, case))
+    child.start()
+    there.close()
+    try:
+        assert here.poll(TIMEOUT), f"a child by {method} hangs"
+        before, got, after = here.recv()
+        child.join(TIMEOUT)
+        assert child.exitcode == 0
+    finally:
+        child.kill()
+        child.join()
+    assert (before, after) == (1, 2)
+    assert_same_bits(got, want)
+
+
+def has(method: str) -> pytest.MarkDecorator:
+    absent = method not in multiprocessing.get_all_start_methods()
+    return pytest.mark.skipif(absent, reason=f"no {method} here")
+
+
+forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+
+@forks
+@pytest.mark.thread_unsafe(reason="forks")
+@pytest.mark.parametrize(
+    "method", [pytest.param(m, marks=has(m)) for m in ("fork", "forkserver", "spawn")]
+)
+@pytest.mark.parametrize("case", [BY_ROWS, BY_UNITS], ids=str)
+def test_a_child_process(method: str, case: Case) -> None:
+    data = make(case, np.float32)
+    want = train(data, num_threads=2)
+    assert _core.team_size() >= 2
+    check_child(method, case, want)
+    assert_same_bits(train(data, num_threads=2), want, "the parent, afterwards")
+
+
+@forks
+@has("fork")
+@pytest.mark.thread_unsafe(reason="forks")
+def test_fork_while_the_team_is_busy() -> None:
+    """From one thread, while another one calls; the child must not wait for workers it has not."""
+    data = make(BY_UNITS, np.float32)
+    want = train(data, num_threads=2)
+    stop, failures, calls = threading.Event(), [], 0
+
+    def keep_busy() -> None:
+        nonlocal calls
+        while not stop.is_set():
+            assert_same_bits(train(data, num_threads=2), want)
+            calls += 1
+
+    def fork() -> None:
+        for _ in range(5):
+            check_child("fork", BY_UNITS, want)
+
+    def run(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as failure:
+            failures.append(failure)
+
+    # plain threads: a pool's threads wait for one another at the exit of a child, which has one
+    busy, forking = (threading.Thread(target=run, args=(work,)) for work in (keep_busy, fork))
+    busy.start()
+    forking.start()
+    forking.join(6 * TIMEOUT)
+    stop.set()
+    busy.join(TIMEOUT)
+    assert not failures
+    assert calls > 0
+
+
+@forks
+@has("fork")
+@pytest.mark.thread_unsafe(reason="forks")
+def test_a_child_of_a_child() -> None:
+    """Each generation has used threads before it forks."""
+    code = (
+        "import os, numpy as np; from rnnkern import _core, functional as f\n"
+        "x, w = np.ones((99, 64, 64)), np.ones((64, 64))\n"
+        "p = {'weight_ih_l0': w, 'weight_hh_l0': w}\n"
+        "def run():\n"
+        "    f.rnn_forward(x, p, num_threads=2); return _core.team_size()\n"
+        "for generation in range(4):\n"
+        "    assert run() == 2\n"
+        "    child = os.fork()\n"
+        "    if child:\n"
+        "        status = os.waitpid(child, 0)[1]\n"
+        "        assert run() == 2\n"
+        "        os._exit(os.waitstatus_to_exitcode(status))\n"
+        "    assert _core.team_size() == 1\n"
+        "print('ok', flush=True)"
+    )
+    assert python(code, PYTHONWARNINGS="ignore").strip() == "ok"
+
+
+def test_exit_while_another_thread_calls() -> None:
+    """The interpreter ends although a daemon thread is in the kernels."""
+    code = (
+        "import threading, time, numpy as np; from rnnkern import functional as f\n"
+        "x, w = np.ones((99, 64, 64)), np.ones((64, 64))\n"
+        "p = {'weight_ih_l0': w, 'weight_hh_l0': w}\n"
+        "def run():\n"
+        "    while True: f.rnn_forward(x, p, num_threads=2)\n"
+        "threading.Thread(target=run, daemon=True).start()\n"
+        "time.sleep(0.2); print('ok', flush=True)"
+    )
+    assert python(code).strip() == "ok"
+
+
+def test_idle_workers_sleep() -> None:
+    """Between calls the team soon costs nothing."""
+    code = (
+        "import time, numpy as np; from rnnkern import functional as f\n"
+        "x, w = np.ones((99, 64, 64)), np.ones((64, 64))\n"
+        "p = {'weight_ih_l0': w, 'weight_hh_l0': w}\n"
+        "f.rnn_forward(x, p, num_threads=4); time.sleep(0.1)\n"
+        "start = time.process_time(); time.sleep(0.5); print(time.process_time() - start)"
+    )
+    assert float(python(code)) < 0.1
