@@ -134,6 +134,13 @@ def pack(
     return Packed(names[cell], params)
 
 
+def _apart(value: Any, out: Array) -> Any:
+    """``value``, an array, a tuple of arrays or None, with copies of what shares memory with out."""
+    if isinstance(value, tuple):
+        return tuple(_apart(a, out) for a in value)
+    return value.copy() if value is not None and np.may_share_memory(value, out) else value
+
+
 def _forward(
     cell: str,
     x: ArrayLike,
@@ -188,8 +195,8 @@ def _forward(
         raise ValueError("out needs need_output=True")
     features = net.num_directions * net.hidden_size
     y, y_rows = as_output(out, layout, features) if need_output else (None, None)
-    if out is not None and np.may_share_memory(out, x_rows):
-        x_rows = x_rows.copy()
+    if out is not None:  # what it overlaps is copied first
+        x_rows, hx_parts, restart = (_apart(a, out) for a in (x_rows, hx_parts, restart))
     hx_n = layout.new_states()
     _, tape_size, workspace_size, _ = _core.sizes(net, call)
     tape = new_block(tape_size) if record else None
