@@ -1,9 +1,10 @@
-"""Prints a markdown table of times: rnnkern fused, the unfused C path, NumPy, and torch where it is installed.
+"""Prints a markdown table: rnnkern fused, the unfused C path, NumPy, torch where installed.
 
-    python bench/compare.py [--threads N] [--rounds N] [--cells lstm gru] [--shapes 100,32,256,256 ...]
+    python bench/compare.py [--threads N] [--rounds N] [--cells lstm gru] [--shapes T,B,I,H ...]
 
-All of them run the same weights, are first checked to agree, and take turns within each round, so that a busy machine
-slows all alike. Times are medians in ms; ratios are of medians. Training is forward and backward to weights and input.
+All of them run the same weights, are first checked to agree, and take turns within each round, so
+that a busy machine slows all alike. Times are medians in ms; ratios are of medians. Training is
+forward and backward to weights and input.
 """
 
 import argparse
@@ -43,7 +44,7 @@ def row(cell, shape, threads, rounds):
     t = measure(functions, rounds)
 
     def cells(names, base):
-        return [f"{t[n]:.2f} ({t[n] / t[base]:.2f}x)" if n in t else "–" for n in names]
+        return [f"{t[n]:.2f} ({t[n] / t[base]:.2f}x)" if n in t else "-" for n in names]
 
     inference = [f"{t['fused']:.2f}", *cells(("unfused", "numpy", "torch"), "fused")]
     training = [f"{t['training']:.2f}", *cells(("torch_training",), "training")]
@@ -55,15 +56,20 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--cells", nargs="+", default=["lstm", "gru"], choices=["rnn", "lstm", "gru"])
-    parser.add_argument("--shapes", nargs="+", default=[",".join(map(str, s)) for s in SHAPES[:4]])
+    cells = ["rnn", "lstm", "gru"]
+    parser.add_argument("--cells", nargs="+", default=cells[1:], choices=cells)
+    default = [",".join(map(str, shape)) for shape in SHAPES[:4]]
+    parser.add_argument("--shapes", nargs="+", default=default)
     args = parser.parse_args()
     peer = "not installed"
     if torch is not None:
         torch.set_num_threads(args.threads)
         peer = torch.__version__
-    print(f"rnnkern {__version__} ({isa.active()}), {args.threads} thread(s), float32, torch {peer}; ms (ratio)\n")
-    print("| cell | T, B, I, H | fused | unfused | NumPy | torch | training | torch training | GFLOP/s | training |")
+    print(f"rnnkern {__version__} ({isa.active()}), {args.threads} thread(s), torch {peer}\n")
+    print(
+        "| cell | T, B, I, H | fused | unfused | NumPy | torch "
+        "| training | torch training | GFLOP/s | training |"
+    )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for shape in args.shapes:
         for cell in args.cells:

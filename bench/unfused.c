@@ -2,12 +2,21 @@
  * passes over whole matrices. Inference of one layer, one direction, no lengths. Built by bench/unfused.py. */
 #include "variant.c"
 
-
-static void multiply(const struct job *job, int64_t n, const real *const *a, int64_t k, const real *packed, real *const *c,
-                     const real *bias, int cont)
+static void multiply(const struct job *job, int64_t n, const real *const *a, int64_t k, const real *packed,
+                     real *const *c, const real *bias, int cont)
 {
-    const struct product g = {.rows = n, .a = a, .k = krange_dense(k), .b = packed, .k_total = k, .ns = 1, .c = c,
-                              .c_panel = LANES, .width = job->part, .bias = bias, .bias_panel = LANES, .cont = cont};
+    const struct product g = {.rows = n,
+                              .a = a,
+                              .k = krange_dense(k),
+                              .b = packed,
+                              .k_total = k,
+                              .ns = 1,
+                              .c = c,
+                              .c_panel = LANES,
+                              .width = job->part,
+                              .bias = bias,
+                              .bias_panel = LANES,
+                              .cont = cont};
     product_run(&g, 0, job->panels);
 }
 
@@ -77,8 +86,8 @@ int64_t unfused_bytes(const rnnkern_net *net, int64_t steps, int64_t rows)
     return (packed + 4 * steps * rows * job.part + 3 * rows * job.part) * (int64_t)sizeof(real) + pointers * 8 + 4096;
 }
 
-void unfused_forward(const rnnkern_net *net, int64_t steps, int64_t rows, const void *const *weights, const real *x, real *y,
-                     char *memory)
+void unfused_forward(const rnnkern_net *net, int64_t steps, int64_t rows, const void *const *weights, const real *x,
+                     real *y, char *memory)
 {
     const struct job job = job_for(net, NULL);
     const struct cell *cell = job.cell;
@@ -120,7 +129,8 @@ void unfused_forward(const rnnkern_net *net, int64_t steps, int64_t rows, const 
                 continue;
             for (int64_t b = 0; b < rows; b++)
                 c_rows[b] = now[s] + b * job.part;
-            multiply(&job, rows, h_rows, job.hidden, packed_h[s], c_rows, bias[s], in_range(s, cell->x_first, cell->x_count));
+            multiply(&job, rows, h_rows, job.hidden, packed_h[s], c_rows, bias[s],
+                     in_range(s, cell->x_first, cell->x_count));
         }
         pointwise_passes(&job, now, h, c, scratch, step);
         for (int64_t b = 0; b < rows; b++)

@@ -1,4 +1,4 @@
-"""The unfused C baseline of unfused.c, compiled with the package's own sources and called by ctypes."""
+"""The unfused C baseline of unfused.c, compiled with the package's sources, called by ctypes."""
 
 import ctypes
 import os
@@ -29,14 +29,13 @@ class _Net(ctypes.Structure):
 @cache
 def _library(level):
     target = Path(tempfile.mkdtemp(prefix="rnnkern-unfused-")) / "unfused.so"
-    options = "-shared -fPIC -std=c11 -O3 -ffp-contract=off -fno-math-errno -w".split()
+    options = ["-shared", "-fPIC", "-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-w"]
     definitions = [f"-DRK_LEVEL_{level.upper()}", "-DRK_DOUBLE=0", "-DRK_TABLE=rk_unused"]
     sources = [str(_ROOT / "bench/unfused.c"), str(_ROOT / "csrc/parallel.c")]
     compiler = os.environ.get("CC", "cc")
+    options += [*_FLAGS.get(level, []), *definitions, f"-I{_ROOT / 'csrc'}"]
     subprocess.run(
-        [compiler, *options, *_FLAGS.get(level, []), *definitions, f"-I{_ROOT / 'csrc'}", *sources]
-        + ["-lm", "-lpthread", "-o", str(target)],
-        check=True,
+        [compiler, *options, *sources, "-lm", "-lpthread", "-o", str(target)], check=True
     )
     library = ctypes.CDLL(str(target))
     library.unfused_bytes.restype = ctypes.c_int64
@@ -44,7 +43,7 @@ def _library(level):
 
 
 class Unfused:
-    """Inference of one unidirectional float32 layer; weights in torch's layout, packed on each call."""
+    """Inference of one unidirectional float32 layer; packs its weights on each call."""
 
     def __init__(self, cell, params):
         gates = {"rnn_tanh": 1, "lstm": 4, "gru": 3}[cell]
@@ -53,7 +52,8 @@ class Unfused:
         self.hidden = w_hh.shape[1]
         assert w_ih.shape[0] == gates * self.hidden
         self.net = _Net(_core.CELLS.index(cell), 0, 0, 1, w_ih.shape[1], self.hidden, 1, 1)
-        self.weights = [params[f"{name}_l0"] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        self.weights = [params[f"{kind}_l0"] for kind in kinds]
         self.pointers = (ctypes.c_void_p * 4)(*(w.ctypes.data for w in self.weights))
 
     def __call__(self, x):

@@ -1,4 +1,4 @@
-"""What is measured: shapes, weights and inputs, and one layer in rnnkern, in the unfused baseline, in NumPy and in torch."""
+"""What is measured: one layer in rnnkern, in the unfused baseline, in NumPy and in torch."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 
 @dataclass
 class Workload:
-    """One layer on one shape (T, B, I, H), float32; every method runs the same work on the same weights."""
+    """One float32 layer on one shape (T, B, I, H); all methods run the same weights."""
 
     cell: str
     shape: tuple[int, int, int, int]
@@ -42,7 +42,8 @@ class Workload:
         shapes = {"weight_ih_l0": (gates, inputs), "weight_hh_l0": (gates, hidden)}
         shapes |= {"bias_ih_l0": (gates,), "bias_hh_l0": (gates,)}
         self.params = {
-            name: rng.uniform(-scale, scale, shape).astype(np.float32) for name, shape in shapes.items()
+            name: rng.uniform(-scale, scale, shape).astype(np.float32)
+            for name, shape in shapes.items()
         }
         self.x = rng.standard_normal((steps, rows, inputs), np.float32)
         self.dy = rng.standard_normal((steps, rows, hidden), np.float32)
@@ -58,7 +59,7 @@ class Workload:
 
     @property
     def gflop(self):
-        """Of a forward call, 10^9: the multiplies and additions of its products. Training does three times as many."""
+        """10^9 operations of a forward call's products; training does three times as many."""
         steps, rows, inputs, hidden = self.shape
         return 2e-9 * steps * rows * GATES[self.cell] * hidden * (inputs + hidden)
 

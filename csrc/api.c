@@ -5,15 +5,17 @@
 
 static int sound_net(const rnnkern_net *net)
 {
-    return net && (unsigned)net->cell < RNNKERN_CELLS && (unsigned)net->dtype <= RNNKERN_FLOAT64 && net->input_size > 0 &&
-           net->hidden_size > 0 && net->num_layers > 0 && (net->num_directions == 1 || net->num_directions == 2);
+    return net && (unsigned)net->cell < RNNKERN_CELLS && (unsigned)net->dtype <= RNNKERN_FLOAT64 &&
+           net->input_size > 0 && net->hidden_size > 0 && net->num_layers > 0 &&
+           (net->num_directions == 1 || net->num_directions == 2);
 }
 
 static int sound_call(const rnnkern_call *call)
 {
     if (!call || call->steps < 0 || call->rows < 0 || (unsigned)call->restart_kind > RNNKERN_RESTART_PER_ROW ||
-        (unsigned)call->keep > RNNKERN_KEEP_SEGMENTS || (unsigned)call->split > RNNKERN_SPLIT_UNITS || call->threads < 1 ||
-        !(call->dropout >= 0 && call->dropout <= 1) || (call->keep == RNNKERN_KEEP_SEGMENTS && call->segment < 1))
+        (unsigned)call->keep > RNNKERN_KEEP_SEGMENTS || (unsigned)call->split > RNNKERN_SPLIT_UNITS ||
+        call->threads < 1 || !(call->dropout >= 0 && call->dropout <= 1) ||
+        (call->keep == RNNKERN_KEEP_SEGMENTS && call->segment < 1))
         return 0;
     for (int64_t b = 0; call->lengths && b < call->rows; b++)
         if (call->lengths[b] < 0 || call->lengths[b] > call->steps)
@@ -73,8 +75,8 @@ rnnkern_status rnnkern_pack(const rnnkern_net *net, const void *const *weights, 
 }
 
 rnnkern_status rnnkern_forward(const rnnkern_net *net, const rnnkern_call *call, const void *packed, rnnkern_rows x,
-                               rnnkern_states hx, rnnkern_states restart, rnnkern_rows y, rnnkern_states hx_n, void *tape,
-                               void *workspace)
+                               rnnkern_states hx, rnnkern_states restart, rnnkern_rows y, rnnkern_states hx_n,
+                               void *tape, void *workspace)
 {
     const struct rk_kernels *kernels;
     rnnkern_status status = call ? check(net, call, &kernels) : RNNKERN_BAD_ARGUMENT;

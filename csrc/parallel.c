@@ -29,22 +29,23 @@ struct word {
 };
 
 struct rk_team {
-    pthread_mutex_t caller;  /* held for a call by the thread that uses the team */
-    pthread_mutex_t sleep;   /* guards the condition below */
+    pthread_mutex_t caller; /* held for a call by the thread that uses the team */
+    pthread_mutex_t sleep;  /* guards the condition below */
     pthread_cond_t changed;
     atomic_uint sleepers;
-    struct word arrived;     /* members at the barrier */
-    struct word phase;       /* counts barriers */
+    struct word arrived;            /* members at the barrier */
+    struct word phase;              /* counts barriers */
     struct word calls[MAX_MEMBERS]; /* member i starts when its count of calls changes */
-    atomic_int size;         /* threads that exist: the caller and size-1 workers, members 1.. */
-    int members;             /* of this call */
+    atomic_int size;                /* threads that exist: the caller and size-1 workers, members 1.. */
+    int members;                    /* of this call */
     rk_work *work;
     void *context;
 };
 
-static struct rk_team team = {
-    .caller = PTHREAD_MUTEX_INITIALIZER, .sleep = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER,
-    .size = 1};
+static struct rk_team team = {.caller = PTHREAD_MUTEX_INITIALIZER,
+                              .sleep = PTHREAD_MUTEX_INITIALIZER,
+                              .changed = PTHREAD_COND_INITIALIZER,
+                              .size = 1};
 
 /* Either the waiter sees the new value before it sleeps, or the waker sees the sleeper: both are seq_cst. */
 static void wait_change(struct word *word, unsigned old)

@@ -46,7 +46,14 @@ typedef enum {
     RNNKERN_NO_LEVEL      /* the SIMD level was not compiled in, or this CPU lacks it */
 } rnnkern_status;
 
-typedef enum { RNNKERN_RNN_TANH, RNNKERN_RNN_RELU, RNNKERN_LSTM, RNNKERN_GRU, RNNKERN_GRU_BEFORE, RNNKERN_CELLS } rnnkern_cell;
+typedef enum {
+    RNNKERN_RNN_TANH,
+    RNNKERN_RNN_RELU,
+    RNNKERN_LSTM,
+    RNNKERN_GRU,
+    RNNKERN_GRU_BEFORE,
+    RNNKERN_CELLS
+} rnnkern_cell;
 typedef enum { RNNKERN_FLOAT32, RNNKERN_FLOAT64 } rnnkern_dtype;
 typedef enum { RNNKERN_SIGMOID, RNNKERN_TANH } rnnkern_activation;
 
@@ -74,10 +81,10 @@ typedef struct {
     const uint8_t *resets;  /* (T, B) or NULL */
     rnnkern_restart restart_kind;
     rnnkern_keep keep;
-    int64_t segment;    /* steps between kept states, for RNNKERN_KEEP_SEGMENTS */
-    double dropout;     /* between layers, 0..1; only with keep != RNNKERN_KEEP_NONE */
-    uint64_t seed;      /* of the dropout masks */
-    int threads;        /* at most so many, >= 1 */
+    int64_t segment; /* steps between kept states, for RNNKERN_KEEP_SEGMENTS */
+    double dropout;  /* between layers, 0..1; only with keep != RNNKERN_KEEP_NONE */
+    uint64_t seed;   /* of the dropout masks */
+    int threads;     /* at most so many, >= 1 */
     rnnkern_split split;
 } rnnkern_call;
 
@@ -119,12 +126,12 @@ rnnkern_status rnnkern_forward(const rnnkern_net *net, const rnnkern_call *call,
 /* With the net, call, packed weights, x and tape of a forward call. dy.data NULL and dhx_n.h NULL mean zeros;
  * dx.data, dhx.h, drestart.h NULL mean not wanted. grads is laid out as weights and is added into; NULL if not wanted. */
 rnnkern_status rnnkern_backward(const rnnkern_net *net, const rnnkern_call *call, const void *packed, rnnkern_rows x,
-                                void *tape, rnnkern_rows dy, rnnkern_states dhx_n, rnnkern_rows dx,
-                                rnnkern_states dhx, rnnkern_states drestart, void *const *grads, void *workspace);
+                                void *tape, rnnkern_rows dy, rnnkern_states dhx_n, rnnkern_rows dx, rnnkern_states dhx,
+                                rnnkern_states drestart, void *const *grads, void *workspace);
 
 /* The kernels' sigmoid and tanh, element by element; y may be x. */
-rnnkern_status rnnkern_activate(rnnkern_dtype dtype, int level, rnnkern_activation activation, int64_t n,
-                                const void *x, void *y);
+rnnkern_status rnnkern_activate(rnnkern_dtype dtype, int level, rnnkern_activation activation, int64_t n, const void *x,
+                                void *y);
 
 /* The dropout mask's factor (0 or 1/(1-p)) of units 0..n-1 at (layer, step, row), as forward applies it. */
 rnnkern_status rnnkern_dropout_mask(rnnkern_dtype dtype, double dropout, uint64_t seed, int64_t layer, int64_t step,

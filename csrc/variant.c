@@ -45,6 +45,10 @@ static void activate(rnnkern_activation activation, int64_t n, const void *x, vo
 }
 
 const struct rk_kernels RK_TABLE = {
-    .sizes = sizes, .pack = pack, .forward = forward, .backward = backward, .activate = activate,
+    .sizes = sizes,
+    .pack = pack,
+    .forward = forward,
+    .backward = backward,
+    .activate = activate,
     .dropout_mask = dropout_mask,
 };

@@ -7,9 +7,14 @@
 static struct product gate_product(const struct job *job, int64_t rows, real *const *z, int64_t z_panel, int first,
                                    int count, const real *transposed)
 {
-    return (struct product){.rows = rows, .a = (const real *const *)z, .a_offset = first * LANES,
-                            .k = krange_gates(job->hidden, count, z_panel), .b = transposed,
-                            .k_total = count * job->hidden, .ns = 1, .c_panel = LANES};
+    return (struct product){.rows = rows,
+                            .a = (const real *const *)z,
+                            .a_offset = first * LANES,
+                            .k = krange_gates(job->hidden, count, z_panel),
+                            .b = transposed,
+                            .k_total = count * job->hidden,
+                            .ns = 1,
+                            .c_panel = LANES};
 }
 
 /* Where the transposed matrix of operand `index` (0: the input, 1..: passes) lies. */
@@ -34,7 +39,8 @@ static void transpose_matrices(const struct job *job, const struct direction *d,
                         own_begin(part, job->panels), own_end(part, job->panels));
 }
 
-static void step_backward(const struct job *job, const struct direction *d, const struct part *part, const struct step *s)
+static void step_backward(const struct job *job, const struct direction *d, const struct part *part,
+                          const struct step *s)
 {
     const int64_t begin = panel_begin(part, job->panels), end = panel_end(part, job->panels);
     for (int i = job->cell->passes - 1; i >= 0; i--) {
@@ -83,7 +89,8 @@ static void absorb_outputs(const struct job *job, const struct direction *d, con
         for (int64_t u0 = 0; drop && u0 < units; u0 += LANES) {
             real mask[LANES];
             const int64_t m = min_of(LANES, units - u0);
-            dropout_mask_row(&dropout, d->layer, list->step[i], list->row[i], d->reverse * job->hidden + first + u0, m, mask);
+            dropout_mask_row(&dropout, d->layer, list->step[i], list->row[i], d->reverse * job->hidden + first + u0, m,
+                             mask);
             for (int64_t u = 0; u < m; u++)
                 if (mask[u] > 0)
                     dh[u0 + u] += from[u0 + u] * mask[u];
@@ -92,8 +99,8 @@ static void absorb_outputs(const struct job *job, const struct direction *d, con
 }
 
 /* No gradient crosses a border: where a row restarted, the gradient belongs to the restart state. */
-static void cut_at_restarts(const struct job *job, const struct part *part, const struct block *k, const struct rows *list,
-                            int64_t begin, int64_t n, int64_t chunk_row0)
+static void cut_at_restarts(const struct job *job, const struct part *part, const struct block *k,
+                            const struct rows *list, int64_t begin, int64_t n, int64_t chunk_row0)
 {
     int64_t first, units;
     own_units(job, part, &first, &units);
@@ -125,7 +132,10 @@ static void sum_restarts(const struct job *job, const struct direction *d, const
                     memset(run, 0, (size_t)n * sizeof *run);
                 }
                 if (restarts(plan, d->reverse, step_of(plan, d->reverse, q), j))
-                    add_into(run, job->drestart_rows + (row - stored(plan, d->reverse, end)) * job->width + s * job->part + first, n);
+                    add_into(run,
+                             job->drestart_rows + (row - stored(plan, d->reverse, end)) * job->width + s * job->part +
+                                 first,
+                             n);
             }
 }
 
@@ -139,8 +149,8 @@ static void save_restart_gradient(const struct job *job, const struct direction 
     }
 }
 
-static void chunk_backward(const struct job *job, const struct direction *d, const struct part *part, const struct block *k,
-                           int64_t begin, int64_t end)
+static void chunk_backward(const struct job *job, const struct direction *d, const struct part *part,
+                           const struct block *k, int64_t begin, int64_t end)
 {
     struct rows *list = &job->lists[part->member.index];
     const rnnkern_rows dx = gradient_of_inputs(job, d);
@@ -175,8 +185,9 @@ static void chunk_backward(const struct job *job, const struct direction *d, con
 static int64_t block_begin(const struct job *job, const struct direction *d, int64_t end)
 {
     const rnnkern_call *call = job->call;
-    return call->keep == RNNKERN_KEEP_GATES ? 0 : call->keep == RNNKERN_KEEP_STATES ? chunk_begin(job, d, end, 0)
-                                                                                    : (end - 1) / call->segment * call->segment;
+    return call->keep == RNNKERN_KEEP_GATES    ? 0
+           : call->keep == RNNKERN_KEEP_STATES ? chunk_begin(job, d, end, 0)
+                                               : (end - 1) / call->segment * call->segment;
 }
 
 /* The steps begin..end-1 with their states and gates in memory. Where all states are, the block is the whole sequence. */
@@ -196,7 +207,8 @@ static struct block recomputed_block(const struct job *job, const struct directi
         k.begin = begin;
         k.end = end;
         FOR_OWN_SEQUENCES(job, part, j)
-            memcpy(carry_at(job, &k, j), segment_carry(job, d, begin) + j * job->width, (size_t)job->width * sizeof(real));
+            memcpy(carry_at(job, &k, j), segment_carry(job, d, begin) + j * job->width,
+                   (size_t)job->width * sizeof(real));
         sync_units(part);
     }
     for (int64_t q = begin, next; q < end; q = next) {
@@ -256,8 +268,8 @@ static void member_backward(void *context, const struct rk_member *member)
 }
 
 static void backward(const rnnkern_net *net, const rnnkern_call *call, const void *packed, rnnkern_rows x, void *tape,
-                     rnnkern_rows dy, rnnkern_states dhx_n, rnnkern_rows dx, rnnkern_states dhx, rnnkern_states drestart,
-                     void *const *grads, void *workspace)
+                     rnnkern_rows dy, rnnkern_states dhx_n, rnnkern_rows dx, rnnkern_states dhx,
+                     rnnkern_states drestart, void *const *grads, void *workspace)
 {
     struct job job = job_for_call(net, call);
     struct arena kept = {tape, 0}, work = {workspace, 0};

@@ -35,18 +35,18 @@ struct pass {
 };
 
 struct cell {
-    int gates;               /* row blocks of the weights */
+    int gates; /* row blocks of the weights */
     int slots, parts;
-    int states;              /* parts that are states: 1 (h) or 2 (h, c) */
-    int x_first, x_count;    /* slots that the input enters */
+    int states;           /* parts that are states: 1 (h) or 2 (h, c) */
+    int x_first, x_count; /* slots that the input enters */
     int gate_of_slot[4];
     int passes;
     struct pass pass[2];
 };
 
 /* for each row i and each vector of the panel, v being the lane at which it starts */
-#define FOR_EACH_VECTOR(s, i, v)                  \
-    for (int64_t i = 0; i < (s)->rows; i++)       \
+#define FOR_EACH_VECTOR(s, i, v)            \
+    for (int64_t i = 0; i < (s)->rows; i++) \
         for (int64_t v = 0; v < LANES; v += VL)
 
 static inline real *slot_of(const struct step *s, int64_t i, int64_t panel, int slot, int64_t v)

@@ -57,13 +57,16 @@ ALWAYS_INLINE void tile_body(const struct tile *t, const int mr, const int nv)
     vec acc[MAX_ROWS][MAX_COLUMNS];
     const real *a[MAX_ROWS], *b[MAX_COLUMNS];
     real *c[MAX_ROWS];
-    UNROLL for (int j = 0; j < nv; j++)
+    UNROLL
+    for (int j = 0; j < nv; j++)
         b[j] = t->b + t->b_column[j];
-    UNROLL for (int m = 0; m < mr; m++) {
+    UNROLL
+    for (int m = 0; m < mr; m++) {
         a[m] = t->a[m] + t->a_offset;
         c[m] = t->c[m] + t->c_offset;
-        UNROLL for (int j = 0; j < nv; j++)
-            acc[m][j] = j >= t->cont ? v_load(t->bias + j * LANES)
+        UNROLL
+        for (int j = 0; j < nv; j++)
+            acc[m][j] = j >= t->cont        ? v_load(t->bias + j * LANES)
                         : t->lanes[j] == VL ? v_load(c[m] + t->c_column[j])
                                             : v_load_n(c[m] + t->c_column[j], t->lanes[j]);
     }
@@ -75,30 +78,36 @@ ALWAYS_INLINE void tile_body(const struct tile *t, const int mr, const int nv)
         const int64_t end = ka + (full ? t->k.length : t->k.tail_length) * a_step;
         for (; ka < end; ka += a_step, kb += b_step) {
             vec bj[MAX_COLUMNS];
-            UNROLL for (int j = 0; j < nv; j++)
+            UNROLL
+            for (int j = 0; j < nv; j++)
                 bj[j] = v_load(b[j] + kb);
-            UNROLL for (int m = 0; m < mr; m++) {
+            UNROLL
+            for (int m = 0; m < mr; m++) {
                 vec am = v_set1(a[m][ka]);
-                UNROLL for (int j = 0; j < nv; j++)
+                UNROLL
+                for (int j = 0; j < nv; j++)
                     acc[m][j] = v_fma(am, bj[j], acc[m][j]);
             }
         }
     }
-    UNROLL for (int m = 0; m < mr; m++)
-        UNROLL for (int j = 0; j < nv; j++)
+    UNROLL
+    for (int m = 0; m < mr; m++) {
+        UNROLL
+        for (int j = 0; j < nv; j++)
             if (t->lanes[j] == VL)
                 v_store(c[m] + t->c_column[j], acc[m][j]);
             else
                 v_store_n(c[m] + t->c_column[j], t->lanes[j], acc[m][j]);
+    }
 }
 
 /* One compiled instance for each number of rows and columns. */
 static void tile_run(const struct tile *t, int mr, int nv)
 {
     switch (mr * (MAX_COLUMNS + 1) + nv) {
-#define INSTANCE(mr, nv)         \
-    case mr * (MAX_COLUMNS + 1) + nv: \
-        tile_body(t, mr, nv);    \
+#define INSTANCE(mr, nv)             \
+    case mr *(MAX_COLUMNS + 1) + nv: \
+        tile_body(t, mr, nv);        \
         return;
 #define INSTANCES(mr) INSTANCE(mr, 1) INSTANCE(mr, 2) INSTANCE(mr, 3) INSTANCE(mr, 4)
         INSTANCES(1)
@@ -149,9 +158,16 @@ static void product_panels(const struct product *g, int64_t first, int count)
         memcpy(zero_or_bias + j * LANES, g->bias + (first + j / g->ns) * g->bias_panel + j % g->ns * LANES,
                LANES * sizeof(real));
     for (int64_t v = 0; v < LANES; v += VL) {
-        struct tile t = {.a_step = 1, .k = g->k, .b = g->b + first * g->k_total * g->ns * LANES + v,
-                         .b_step = g->ns * LANES, .a_offset = g->a_offset, .c_offset = g->c_offset,
-                         .bias = zero_or_bias + v, .cont = g->cont == 0 ? 0 : g->cont < g->ns ? g->cont : nv};
+        struct tile t = {.a_step = 1,
+                         .k = g->k,
+                         .b = g->b + first * g->k_total * g->ns * LANES + v,
+                         .b_step = g->ns * LANES,
+                         .a_offset = g->a_offset,
+                         .c_offset = g->c_offset,
+                         .bias = zero_or_bias + v,
+                         .cont = g->cont == 0      ? 0
+                                 : g->cont < g->ns ? g->cont
+                                                   : nv};
         for (int j = 0; j < nv; j++) {
             int64_t panel = first + j / g->ns, slot = j % g->ns;
             t.b_column[j] = (panel - first) * g->k_total * g->ns * LANES + slot * LANES;
@@ -216,8 +232,13 @@ static void run_sum_panels(const struct run_sum *g, int64_t first, int count, in
         for (int q = 0; q < count; q++) /* its lines arrive while the tile is computed */
             for (int64_t i = 0; i < mr * row_size; i += 64 / (int64_t)sizeof(real))
                 __builtin_prefetch(g->total + (first + q) * panel_size + k0 * row_size + i, 1);
-        struct tile t = {.a = a, .a_step = MAX_ROWS, .k = krange_dense(g->rows), .b_step = g->b_row, .c = c,
-                         .bias = zero, .cont = g->opens ? 0 : nv};
+        struct tile t = {.a = a,
+                         .a_step = MAX_ROWS,
+                         .k = krange_dense(g->rows),
+                         .b_step = g->b_row,
+                         .c = c,
+                         .bias = zero,
+                         .cont = g->opens ? 0 : nv};
         for (int64_t v = 0; v < LANES; v += VL) {
             t.b = g->b + first * g->b_panel + v;
             for (int j = 0; j < nv; j++) {

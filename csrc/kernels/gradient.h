@@ -73,10 +73,16 @@ static void weight_gradient(const struct job *job, const struct direction *d, co
             own_tiles(job, d, part, &o, &tile_begin, &tile_end);
             real *packed = job->run_input + o.first_tile * MAX_ROWS * RUN_ROWS;
             pack_run_input(job, list, index, &o, packed, tile_begin, tile_end);
-            const struct run_sum sum = {.rows = list->n, .k = o.size + 1, .a = packed,
-                                        .b = gates_at(job, k, begin) + o.first * LANES, .b_panel = k->z_panel,
-                                        .b_row = job->cell->slots * LANES, .ns = o.count, .run = job->run + o.offset,
-                                        .total = job->total + o.offset, .opens = begin % RUN_ROWS == 0,
+            const struct run_sum sum = {.rows = list->n,
+                                        .k = o.size + 1,
+                                        .a = packed,
+                                        .b = gates_at(job, k, begin) + o.first * LANES,
+                                        .b_panel = k->z_panel,
+                                        .b_row = job->cell->slots * LANES,
+                                        .ns = o.count,
+                                        .run = job->run + o.offset,
+                                        .total = job->total + o.offset,
+                                        .opens = begin % RUN_ROWS == 0,
                                         .closes = next % RUN_ROWS == 0 || next == job->plan.real_rows};
             run_sum(&sum, job->panels, tile_begin, tile_end);
         }

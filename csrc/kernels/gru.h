@@ -61,8 +61,7 @@ static void gru_before_candidate_forward(const struct step *s, int64_t p)
         real *slot = slot_of(s, i, p, 0, v);
         vec n = v_tanh(v_load(slot));
         v_store(slot, n);
-        v_store(current_of(s, i, p, 0, v),
-                gru_mix(v_load(slot + 2 * LANES), n, v_load(previous_of(s, i, p, 0, v))));
+        v_store(current_of(s, i, p, 0, v), gru_mix(v_load(slot + 2 * LANES), n, v_load(previous_of(s, i, p, 0, v))));
     }
 }
 
@@ -85,12 +84,26 @@ static void gru_before_gates_backward(const struct step *s, int64_t p)
 }
 
 static const struct cell gru_cell = {
-    .gates = 3, .slots = 4, .parts = 1, .states = 1, .x_first = 0, .x_count = 3, .gate_of_slot = {2, 0, 1, 2}, .passes = 1,
+    .gates = 3,
+    .slots = 4,
+    .parts = 1,
+    .states = 1,
+    .x_first = 0,
+    .x_count = 3,
+    .gate_of_slot = {2, 0, 1, 2},
+    .passes = 1,
     .pass = {{PREVIOUS_H, .first = 1, .count = 3, .cont = 2, gru_point_forward, gru_point_backward}},
 };
 
 static const struct cell gru_before_cell = {
-    .gates = 3, .slots = 3, .parts = 2, .states = 1, .x_first = 0, .x_count = 3, .gate_of_slot = {2, 0, 1}, .passes = 2,
+    .gates = 3,
+    .slots = 3,
+    .parts = 2,
+    .states = 1,
+    .x_first = 0,
+    .x_count = 3,
+    .gate_of_slot = {2, 0, 1},
+    .passes = 2,
     .pass = {{PREVIOUS_H, .first = 1, .count = 2, .cont = 2, gru_before_gates_forward, gru_before_gates_backward},
              {CURRENT_PART_1, .first = 0, .count = 1, .cont = 1, gru_before_candidate_forward,
               gru_before_candidate_backward}},

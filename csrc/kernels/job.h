@@ -52,12 +52,12 @@ struct job {
     rnnkern_rows dy, dx;
     rnnkern_states dhx_n, dhx, drestart;
     void *const *grads;
-    real *block_gates, *block_states; /* where recomputed ones go */
-    real *gradient;                   /* [B][width] */
-    real *dsequence;                  /* [2][T][B][D*H] */
-    real *transposed;                 /* the matrices of one direction as dx and dh read them */
-    real *run, *total, *run_input;    /* weight gradients, see gradient.h */
-    real *drestart_rows;              /* [chunk_rows][width] gradients of a chunk's restarts, NULL if not wanted */
+    real *block_gates, *block_states;    /* where recomputed ones go */
+    real *gradient;                      /* [B][width] */
+    real *dsequence;                     /* [2][T][B][D*H] */
+    real *transposed;                    /* the matrices of one direction as dx and dh read them */
+    real *run, *total, *run_input;       /* weight gradients, see gradient.h */
+    real *drestart_rows;                 /* [chunk_rows][width] gradients of a chunk's restarts, NULL if not wanted */
     real *drestart_run, *drestart_total; /* [restart_rows][width] */
 };
 
@@ -117,7 +117,7 @@ static int64_t packed_size(const struct job *job)
 
 /* A second thread pays where there is enough work. Rows are split (no barrier across time) when each member gets two;
  * else units, when U is too large for one core's L1 and L2 to read fast. */
-#define MIN_WORK_OF_TEAM (1 << 20)    /* multiply-adds of a call */
+#define MIN_WORK_OF_TEAM (1 << 20)     /* multiply-adds of a call */
 #define MIN_BYTES_OF_UNITS (128 << 10) /* U */
 
 static void choose_split(struct job *job)
@@ -137,11 +137,15 @@ static void choose_split(struct job *job)
 static struct job job_for(const rnnkern_net *net, const rnnkern_call *call)
 {
     static const struct cell *const cells[RNNKERN_CELLS] = {
-        [RNNKERN_RNN_TANH] = &rnn_tanh_cell, [RNNKERN_RNN_RELU] = &rnn_relu_cell, [RNNKERN_LSTM] = &lstm_cell,
+        [RNNKERN_RNN_TANH] = &rnn_tanh_cell, [RNNKERN_RNN_RELU] = &rnn_relu_cell,     [RNNKERN_LSTM] = &lstm_cell,
         [RNNKERN_GRU] = &gru_cell,           [RNNKERN_GRU_BEFORE] = &gru_before_cell,
     };
-    struct job job = {.cell = cells[net->cell], .net = net, .call = call, .hidden = net->hidden_size,
-                      .layers = net->num_layers, .directions = net->num_directions};
+    struct job job = {.cell = cells[net->cell],
+                      .net = net,
+                      .call = call,
+                      .hidden = net->hidden_size,
+                      .layers = net->num_layers,
+                      .directions = net->num_directions};
     job.panels = panels_of(job.hidden);
     job.part = job.panels * LANES;
     job.width = job.cell->parts * job.part;

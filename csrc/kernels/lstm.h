@@ -37,6 +37,13 @@ static void lstm_point_backward(const struct step *s, int64_t p)
 }
 
 static const struct cell lstm_cell = {
-    .gates = 4, .slots = 4, .parts = 2, .states = 2, .x_first = 0, .x_count = 4, .gate_of_slot = {0, 1, 2, 3}, .passes = 1,
+    .gates = 4,
+    .slots = 4,
+    .parts = 2,
+    .states = 2,
+    .x_first = 0,
+    .x_count = 4,
+    .gate_of_slot = {0, 1, 2, 3},
+    .passes = 1,
     .pass = {{PREVIOUS_H, .first = 0, .count = 4, .cont = 4, lstm_point_forward, lstm_point_backward}},
 };

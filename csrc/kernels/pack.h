@@ -46,8 +46,9 @@ static void pack_bias(const struct job *job, const real *b_ih, const real *b_hh,
         for (int slot = 0; slot < cell->slots; slot++) {
             const int64_t at = cell->gate_of_slot[slot] * job->hidden + u;
             const int input = in_range(slot, cell->x_first, cell->x_count), recurrent = recurrent_slot(cell, slot);
-            packed[(u / LANES * cell->slots + slot) * LANES + u % LANES] =
-                input && recurrent ? b_ih[at] + b_hh[at] : input ? b_ih[at] : b_hh[at];
+            packed[(u / LANES * cell->slots + slot) * LANES + u % LANES] = input && recurrent ? b_ih[at] + b_hh[at]
+                                                                           : input            ? b_ih[at]
+                                                                                              : b_hh[at];
         }
 }
 

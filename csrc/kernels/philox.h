@@ -29,8 +29,8 @@ static void philox(const uint32_t key[2], uint32_t counter[4])
 }
 
 /* The factors, 0 or scale, of units first..first+n-1 of one row of a layer's output. */
-static void dropout_mask_row(const struct dropout *d, int64_t layer, int64_t step, int64_t row, int64_t first, int64_t n,
-                             real *mask)
+static void dropout_mask_row(const struct dropout *d, int64_t layer, int64_t step, int64_t row, int64_t first,
+                             int64_t n, real *mask)
 {
     uint32_t word[4];
     for (int64_t u = first; u < first + n; u++) {
@@ -45,7 +45,8 @@ static void dropout_mask_row(const struct dropout *d, int64_t layer, int64_t ste
     }
 }
 
-static void dropout_mask(double probability, uint64_t seed, int64_t layer, int64_t step, int64_t row, int64_t n, void *mask)
+static void dropout_mask(double probability, uint64_t seed, int64_t layer, int64_t step, int64_t row, int64_t n,
+                         void *mask)
 {
     const struct dropout d = dropout_for(probability, seed);
     dropout_mask_row(&d, layer, step, row, 0, n, mask);

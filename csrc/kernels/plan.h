@@ -53,7 +53,10 @@ static int64_t step_holding(const struct plan *p, int reverse, int64_t r)
     return low;
 }
 
-static int64_t call_length(const rnnkern_call *call, int64_t b) { return call->lengths ? call->lengths[b] : call->steps; }
+static int64_t call_length(const rnnkern_call *call, int64_t b)
+{
+    return call->lengths ? call->lengths[b] : call->steps;
+}
 
 static void plan_sizes(struct plan *p, const rnnkern_call *call)
 {
@@ -121,7 +124,10 @@ static inline int64_t own_end(const struct part *part, int64_t n)
 {
     return n * (part->member.index + 1) / part->member.count;
 }
-static inline int64_t panel_begin(const struct part *part, int64_t n) { return part->split_units ? own_begin(part, n) : 0; }
+static inline int64_t panel_begin(const struct part *part, int64_t n)
+{
+    return part->split_units ? own_begin(part, n) : 0;
+}
 static inline int64_t panel_end(const struct part *part, int64_t n) { return part->split_units ? own_end(part, n) : n; }
 
 /* Members that split units read each other's units; members that split rows do not. */

@@ -34,11 +34,25 @@ static void rnn_relu_backward(const struct step *s, int64_t p)
 }
 
 static const struct cell rnn_tanh_cell = {
-    .gates = 1, .slots = 1, .parts = 1, .states = 1, .x_first = 0, .x_count = 1, .gate_of_slot = {0}, .passes = 1,
+    .gates = 1,
+    .slots = 1,
+    .parts = 1,
+    .states = 1,
+    .x_first = 0,
+    .x_count = 1,
+    .gate_of_slot = {0},
+    .passes = 1,
     .pass = {{PREVIOUS_H, .first = 0, .count = 1, .cont = 1, rnn_tanh_forward, rnn_tanh_backward}},
 };
 
 static const struct cell rnn_relu_cell = {
-    .gates = 1, .slots = 1, .parts = 1, .states = 1, .x_first = 0, .x_count = 1, .gate_of_slot = {0}, .passes = 1,
+    .gates = 1,
+    .slots = 1,
+    .parts = 1,
+    .states = 1,
+    .x_first = 0,
+    .x_count = 1,
+    .gate_of_slot = {0},
+    .passes = 1,
     .pass = {{PREVIOUS_H, .first = 0, .count = 1, .cont = 1, rnn_relu_forward, rnn_relu_backward}},
 };

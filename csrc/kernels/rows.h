@@ -10,7 +10,10 @@ static inline int64_t stored_at(const struct job *job, const struct block *k, co
 {
     return (gates - k->gates) / (job->cell->slots * LANES) + k->gate_row0;
 }
-static inline real *carry_at(const struct job *job, const struct block *k, int64_t j) { return k->states + j * job->width; }
+static inline real *carry_at(const struct job *job, const struct block *k, int64_t j)
+{
+    return k->states + j * job->width;
+}
 static inline real *state_at(const struct job *job, const struct block *k, int64_t stored_row)
 {
     return k->states + (job->plan.rows + stored_row - k->row0) * job->width;
@@ -32,8 +35,8 @@ static const real *previous_state(const struct job *job, const struct direction 
 }
 
 /* Storage rows begin..end-1, of each step the rows first, first+stride, ... */
-static void list_rows(const struct job *job, const struct direction *d, const struct block *k, int64_t begin, int64_t end,
-                      int64_t first, int64_t stride, struct rows *list)
+static void list_rows(const struct job *job, const struct direction *d, const struct block *k, int64_t begin,
+                      int64_t end, int64_t first, int64_t stride, struct rows *list)
 {
     const struct plan *plan = &job->plan;
     int64_t n = 0, q = step_holding(plan, d->reverse, begin);
@@ -68,10 +71,16 @@ static void point_at(const struct rows *list, rnnkern_rows sequence)
         list->out[i] = row_at(sequence, list->step[i], list->row[i]);
 }
 
-static struct step step_rows(const struct job *job, const struct block *k, const struct rows *list, int64_t i, int64_t n)
+static struct step step_rows(const struct job *job, const struct block *k, const struct rows *list, int64_t i,
+                             int64_t n)
 {
-    return (struct step){.rows = n, .z = list->z + i, .previous = list->previous + i, .current = list->current + i,
-                         .gradient = list->gradient + i, .z_panel = k->z_panel, .part = job->part};
+    return (struct step){.rows = n,
+                         .z = list->z + i,
+                         .previous = list->previous + i,
+                         .current = list->current + i,
+                         .gradient = list->gradient + i,
+                         .z_panel = k->z_panel,
+                         .part = job->part};
 }
 
 /* The end of the chunk that starts at step q: as many steps as fit, at least one, not beyond `limit`. */

@@ -9,9 +9,17 @@ static struct product input_product(const struct job *job, const struct directio
                                     const struct rows *list)
 {
     const struct cell *cell = job->cell;
-    return (struct product){.rows = list->n, .a = list->x, .k = krange_dense(d->input), .b = d->matrix_x,
-                            .k_total = d->input, .ns = cell->x_count, .c = list->z, .c_offset = cell->x_first * LANES,
-                            .c_panel = k->z_panel, .width = job->part, .bias = d->bias + cell->x_first * LANES,
+    return (struct product){.rows = list->n,
+                            .a = list->x,
+                            .k = krange_dense(d->input),
+                            .b = d->matrix_x,
+                            .k_total = d->input,
+                            .ns = cell->x_count,
+                            .c = list->z,
+                            .c_offset = cell->x_first * LANES,
+                            .c_panel = k->z_panel,
+                            .width = job->part,
+                            .bias = d->bias + cell->x_first * LANES,
                             .bias_panel = cell->slots * LANES};
 }
 
@@ -21,15 +29,23 @@ static struct product recurrent_product(const struct job *job, const struct dire
     const struct pass *pass = &job->cell->pass[pass_index];
     return (struct product){.rows = s->rows,
                             .a = pass->operand == PREVIOUS_H ? s->previous : (const real *const *)s->current,
-                            .a_offset = pass->operand == PREVIOUS_H ? 0 : job->part, .k = krange_dense(job->hidden),
-                            .b = d->matrix[pass_index], .k_total = job->hidden, .ns = pass->count, .c = s->z,
-                            .c_offset = pass->first * LANES, .c_panel = s->z_panel, .width = job->part,
-                            .bias = d->bias + pass->first * LANES, .bias_panel = job->cell->slots * LANES,
+                            .a_offset = pass->operand == PREVIOUS_H ? 0 : job->part,
+                            .k = krange_dense(job->hidden),
+                            .b = d->matrix[pass_index],
+                            .k_total = job->hidden,
+                            .ns = pass->count,
+                            .c = s->z,
+                            .c_offset = pass->first * LANES,
+                            .c_panel = s->z_panel,
+                            .width = job->part,
+                            .bias = d->bias + pass->first * LANES,
+                            .bias_panel = job->cell->slots * LANES,
                             .cont = pass->cont};
 }
 
 /* Each panel is activated while its pre-activations are in L1. */
-static void step_forward(const struct job *job, const struct direction *d, const struct part *part, const struct step *s)
+static void step_forward(const struct job *job, const struct direction *d, const struct part *part,
+                         const struct step *s)
 {
     const int64_t end = panel_end(part, job->panels);
     for (int i = 0; i < job->cell->passes; i++) {
@@ -58,7 +74,8 @@ static void own_units(const struct job *job, const struct part *part, int64_t *f
 }
 
 /* h of the rows goes to the output; between layers through dropout. */
-static void emit_outputs(const struct job *job, const struct direction *d, const struct part *part, const struct rows *list)
+static void emit_outputs(const struct job *job, const struct direction *d, const struct part *part,
+                         const struct rows *list)
 {
     if (!d->y.data)
         return;
@@ -80,8 +97,8 @@ static void emit_outputs(const struct job *job, const struct direction *d, const
 }
 
 /* The steps begin..end-1 of the block; gates from gate_row0 on. Recomputation in backward is this same function. */
-static void chunk_forward(const struct job *job, const struct direction *d, const struct part *part, const struct block *k,
-                          int64_t begin, int64_t end)
+static void chunk_forward(const struct job *job, const struct direction *d, const struct part *part,
+                          const struct block *k, int64_t begin, int64_t end)
 {
     struct rows *list = &job->lists[part->member.index];
     list_own_rows(job, d, k, begin, end, part, list);
@@ -101,7 +118,8 @@ static struct block whole_block(const struct job *job, const struct direction *d
 {
     const int64_t all = job->plan.real_rows;
     const int gates = job->call->keep == RNNKERN_KEEP_GATES, states = keeps_all_states(job->call);
-    return (struct block){.end = job->plan.steps, .z_panel = (gates ? all : job->chunk_rows) * job->cell->slots * LANES,
+    return (struct block){.end = job->plan.steps,
+                          .z_panel = (gates ? all : job->chunk_rows) * job->cell->slots * LANES,
                           .states = job->states + (states ? d->index * (job->plan.rows + all) * job->width : 0),
                           .gates = job->gates + (gates ? d->index * all * job->gate_row : 0)};
 }
@@ -166,7 +184,9 @@ static void clear_padding(const struct job *job, const struct part *part, rnnker
 static struct part part_of(const struct job *job, const struct rk_member *member)
 {
     const int units = job->split_units && member->count > 1;
-    return (struct part){.member = *member, .split_units = units, .first = units ? 0 : member->index,
+    return (struct part){.member = *member,
+                         .split_units = units,
+                         .first = units ? 0 : member->index,
                          .stride = units ? 1 : member->count};
 }
 
@@ -186,13 +206,13 @@ static void load_restarts(const struct job *job)
     const int64_t n = job->layers * job->directions;
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < job->restart_rows; j++)
-            load_state(job, job->restart,
-                       job->restart_rows > 1 ? i * job->restart_rows + job->plan.order[j] : i,
+            load_state(job, job->restart, job->restart_rows > 1 ? i * job->restart_rows + job->plan.order[j] : i,
                        job->restart_row + (i * job->restart_rows + j) * job->width);
 }
 
-static void forward(const rnnkern_net *net, const rnnkern_call *call, const void *packed, rnnkern_rows x, rnnkern_states hx,
-                    rnnkern_states restart, rnnkern_rows y, rnnkern_states hx_n, void *tape, void *workspace)
+static void forward(const rnnkern_net *net, const rnnkern_call *call, const void *packed, rnnkern_rows x,
+                    rnnkern_states hx, rnnkern_states restart, rnnkern_rows y, rnnkern_states hx_n, void *tape,
+                    void *workspace)
 {
     struct job job = job_for_call(net, call);
     struct arena kept = {tape, 0}, work = {workspace, 0};

@@ -43,7 +43,7 @@ static inline vec v_max(vec a, vec b) { return V(max)(a, b); }
 static inline vec v_abs(vec a) { return V(andnot)(v_set1((real)-0.0), a); }
 static inline vec v_copysign(vec magnitude, vec sign)
 {
-    return V(or)(v_abs(magnitude), V(and)(v_set1((real)-0.0), sign));
+    return V(or)(v_abs(magnitude), V (and)(v_set1((real)-0.0), sign));
 }
 static inline vmask v_lt(vec a, vec b) { return V(cmp)(a, b, _CMP_LT_OQ); }
 static inline vec v_select(vmask m, vec yes, vec no) { return V(blendv)(no, yes, m); }

@@ -27,8 +27,8 @@ typedef int64_t real_bits;
 #define SMALLEST_NORMAL DBL_MIN
 #define MANTISSA_BITS 52
 #define EXPONENT_BIAS 1023
-#define ROUND_MAGIC 0x1.8p52  /* adding it rounds to an integer in the low mantissa bits */
-#define SCALE_SPLIT 512       /* 2^(n+512) is normal for all n that v_scale meets; see v_scale */
+#define ROUND_MAGIC 0x1.8p52 /* adding it rounds to an integer in the low mantissa bits */
+#define SCALE_SPLIT 512      /* 2^(n+512) is normal for all n that v_scale meets; see v_scale */
 #else
 typedef float real;
 typedef int32_t real_bits;

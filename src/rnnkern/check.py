@@ -346,7 +346,7 @@ def sweep(activation: str, bits: Array, level: str, others: Sequence[str]) -> Sw
 
 def sweep_all(activation: str, step: int, level: str, progress: Progress) -> Sweep:
     """Every step-th float32."""
-    span = step << 18  # of bit patterns in a chunk
+    span = step << 16  # of bit patterns in a chunk
     others = [name for name in isa.available() if name != level]
     starts = range(0, 2**32, span)
 

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module, resources
 from importlib.util import find_spec
+from itertools import chain
 from statistics import fmean, median, stdev
 from typing import Any, Protocol, TextIO
 
@@ -438,10 +439,11 @@ def _run(args: argparse.Namespace) -> None:
     torch = None if args.no_torch else _torch()
     runs = [_train_seed(seed, args, train_part, test_part, torch) for seed in args.seeds]
     accuracies, seconds = zip(*runs, strict=True)
-    for who, values in zip(("test accuracy", "torch's"), zip(*accuracies, strict=True), strict=False):
+    names = ("test accuracy", "torch's")
+    for who, values in zip(names, zip(*accuracies, strict=True), strict=False):
         spread = f", standard deviation {stdev(values):.4f}" if len(values) > 1 else ""
         print(f"{who}: mean {fmean(values):.4f}{spread}, of {len(values)} seed(s)")
-    print(_times([sum(each, []) for each in zip(*seconds, strict=True)], torch))
+    print(_times([list(chain(*each)) for each in zip(*seconds, strict=True)], torch))
     print(
         f"model of seed {args.seeds[0]} saved; predict with it in a new process by\n"
         f"  python -m rnnkern demo --predict {args.output}"
@@ -470,7 +472,8 @@ def _train_seed(
     logits = [trainer.logits(test_part) for trainer in trainers]
     found = [accuracy(each, test_part) for each in logits]
     beside = f"  (torch {found[1]:.4f})" if len(found) > 1 else ""
-    print(f"seed {seed}: test accuracy {found[0]:.4f}{beside}  digest {digest(logits[0])}", flush=True)
+    bits = digest(logits[0])
+    print(f"seed {seed}: test accuracy {found[0]:.4f}{beside}  digest {bits}", flush=True)
     return found, seconds
 
 

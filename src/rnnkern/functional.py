@@ -135,7 +135,7 @@ def pack(
 
 
 def _apart(value: Any, out: Array) -> Any:
-    """``value``, an array, a tuple of arrays or None, with copies of what shares memory with out."""
+    """``value`` (an array, a tuple of arrays, None) with copies of what shares memory with out."""
     if isinstance(value, tuple):
         return tuple(_apart(a, out) for a in value)
     return value.copy() if value is not None and np.may_share_memory(value, out) else value
@@ -241,7 +241,7 @@ class Tape:
         self.grads: Mapping[str, Array] | None = None
         """Where ``backward`` adds parameter gradients by default: for tapes of a layer, its own."""
         self.restart_state_grad: States | None = None
-        """Gradient of restart_state, in its shape, after ``backward``; None where none was given."""
+        """Gradient of restart_state, in its shape, after ``backward``; None if none was given."""
 
     @property
     def cell(self) -> str:

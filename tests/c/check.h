@@ -23,9 +23,9 @@ enum fill {
 struct pool {
     struct guarded *first;
 };
-void *pool_take(struct pool *pool, size_t bytes);                    /* zeroed; 64 byte aligned */
+void *pool_take(struct pool *pool, size_t bytes);                      /* zeroed; 64 byte aligned */
 void *pool_take_unaligned(struct pool *pool, size_t bytes, size_t by); /* `by` bytes behind a 64 byte border */
-int pool_intact(const struct pool *pool);                            /* are all guard zones as they were? */
+int pool_intact(const struct pool *pool);                              /* are all guard zones as they were? */
 void pool_release(struct pool *pool);
 
 void fill_block(void *block, size_t bytes, enum fill fill, size_t item);

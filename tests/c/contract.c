@@ -7,7 +7,8 @@
 #include <string.h>
 
 static const char *current_case;
-#define CHECK_BITS(a, b, bytes, what) CHECK(!memcmp(a, b, bytes), "%s differs: %s, case %s", what, __func__, current_case)
+#define CHECK_BITS(a, b, bytes, what) \
+    CHECK(!memcmp(a, b, bytes), "%s differs: %s, case %s", what, __func__, current_case)
 
 /* ---- parts of problems */
 
@@ -26,7 +27,8 @@ static void *cut_sequence(const struct problem *p, struct problem *part, void *f
     char *to = pool_take(part->pool, (size_t)(part->steps * part->rows) * bytes);
     fill_block(to, (size_t)(part->steps * part->rows) * bytes, UNWRITTEN, item_size(p));
     for (int64_t t = 0; t < s.steps; t++)
-        memcpy(element(part, to, features, t, 0), element(p, from, features, s.step + t, s.row), (size_t)s.rows * bytes);
+        memcpy(element(part, to, features, t, 0), element(p, from, features, s.step + t, s.row),
+               (size_t)s.rows * bytes);
     return to;
 }
 
@@ -75,8 +77,8 @@ static struct problem cut(struct pool *pool, const struct problem *p, struct sli
 
 /* ---- comparison of a part's results with those of the whole */
 
-static void check_sequence(const struct problem *p, void *whole, const struct problem *part, void *got, int64_t features,
-                           struct slice s, const char *what)
+static void check_sequence(const struct problem *p, void *whole, const struct problem *part, void *got,
+                           int64_t features, struct slice s, const char *what)
 {
     const size_t bytes = (size_t)(s.rows * features) * item_size(p);
     for (int64_t t = 0; t < s.steps; t++)
@@ -250,8 +252,12 @@ static void test_case(int number, rnnkern_dtype dtype)
     struct pool pool = {NULL};
     const struct spec spec = parse_case(case_table[number]);
     struct problem p = make_problem(&pool, &spec, dtype, (uint64_t)number);
-    const struct mode mode = {.level = next_level(number / 2 + (int)dtype), .keep = RNNKERN_KEEP_GATES, .segment = 1,
-                              .threads = 1, .backward_threads = 1, .rows_first = number % 2};
+    const struct mode mode = {.level = next_level(number / 2 + (int)dtype),
+                              .keep = RNNKERN_KEEP_GATES,
+                              .segment = 1,
+                              .threads = 1,
+                              .backward_threads = 1,
+                              .rows_first = number % 2};
     current_case = spec.line;
     struct result whole = run(&pool, &p, &mode);
     test_padded(&p, &whole, &mode);

@@ -25,7 +25,7 @@ static const struct {
 static const struct {
     rnnkern_split split;
     int threads;
-} teams[] = {{RNNKERN_SPLIT_AUTO, 1}, {RNNKERN_SPLIT_ROWS, 2},  {RNNKERN_SPLIT_UNITS, 2}, {RNNKERN_SPLIT_ROWS, 3},
+} teams[] = {{RNNKERN_SPLIT_AUTO, 1},  {RNNKERN_SPLIT_ROWS, 2}, {RNNKERN_SPLIT_UNITS, 2}, {RNNKERN_SPLIT_ROWS, 3},
              {RNNKERN_SPLIT_UNITS, 3}, {RNNKERN_SPLIT_AUTO, 4}, {RNNKERN_SPLIT_ROWS, 5},  {RNNKERN_SPLIT_UNITS, 5}};
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
@@ -55,7 +55,8 @@ static struct digests digests_of(const struct problem *p, const struct mode *mod
 enum effort { PLAIN, QUICK, ALL };
 
 /* Compares what `mode` computes: inference has fewer groups. */
-static void compare(const struct spec *spec, const struct problem *p, const struct digests *want, const struct mode *mode)
+static void compare(const struct spec *spec, const struct problem *p, const struct digests *want,
+                    const struct mode *mode)
 {
     const struct digests got = digests_of(p, mode);
     for (int g = 0; g < GROUPS; g++)
@@ -69,11 +70,15 @@ static void compare_modes(const struct spec *spec, const struct problem *p, cons
     for (int k = 0; k < COUNT(keeps); k++)
         for (int t = 0; t < COUNT(teams); t++) {
             /* dropout is active in training only */
-            if ((keeps[k].keep == RNNKERN_KEEP_NONE && p->dropout > 0) || (effort == QUICK && (k + number) % COUNT(teams) != t))
+            if ((keeps[k].keep == RNNKERN_KEEP_NONE && p->dropout > 0) ||
+                (effort == QUICK && (k + number) % COUNT(teams) != t))
                 continue;
-            const struct mode mode = {.level = level, .keep = keeps[k].keep, .segment = keeps[k].segment,
+            const struct mode mode = {.level = level,
+                                      .keep = keeps[k].keep,
+                                      .segment = keeps[k].segment,
                                       .threads = teams[t].threads,
-                                      .backward_threads = teams[COUNT(teams) - 1 - t].threads, .split = teams[t].split,
+                                      .backward_threads = teams[COUNT(teams) - 1 - t].threads,
+                                      .split = teams[t].split,
                                       .rows_first = (k + t + number) % 2};
             compare(spec, p, want, &mode);
         }
@@ -177,7 +182,8 @@ int main(int argc, char **argv)
     }
     if (print) {
         level = level < 0 ? level_named("scalar") : level;
-        printf("# What the kernels compute, on every machine and in every mode. Written by tests/c/digest.c, which says how;\n"
+        printf("# What the kernels compute, on every machine and in every mode. Written by tests/c/digest.c, which "
+               "says how;\n"
                "# tests/c/problem.h says what the inputs are and what a digest is.\n"
                "# seed dtype cell L D I H B T bias lengths resets restart hx dropout : y hx_n dx dhx drestart grads\n");
     }

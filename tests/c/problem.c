@@ -130,7 +130,9 @@ static int64_t fan_in(const struct problem *p, int index)
 {
     if (index % 4 > 1)
         return 1;
-    return index % 4 == 1 ? p->net.hidden_size : index / 4 < p->net.num_directions ? p->net.input_size : output_width(p);
+    return index % 4 == 1                      ? p->net.hidden_size
+           : index / 4 < p->net.num_directions ? p->net.input_size
+                                               : output_width(p);
 }
 
 int64_t weight_size(const struct problem *p, int index) { return gate_rows(p) * fan_in(p, index); }
@@ -138,7 +140,18 @@ int64_t weight_size(const struct problem *p, int index) { return gate_rows(p) * 
 /* ---- numbers */
 
 /* Numbers of the generator's arrays; weights and the values that gradients are added to come last. */
-enum { X, HX, RESTART = HX + 2, DY = RESTART + 2, DHX_N, LENGTHS = DHX_N + 2, RESETS, DROPOUT, WEIGHTS = 16, TOTALS = 40 };
+enum {
+    X,
+    HX,
+    RESTART = HX + 2,
+    DY = RESTART + 2,
+    DHX_N,
+    LENGTHS = DHX_N + 2,
+    RESETS,
+    DROPOUT,
+    WEIGHTS = 16,
+    TOTALS = 40
+};
 
 uint64_t mix(uint64_t x)
 {
@@ -200,16 +213,25 @@ static void forget_padding(const struct problem *p, void *sequence, int64_t feat
 
 struct problem make_problem(struct pool *pool, const struct spec *s, rnnkern_dtype dtype, uint64_t seed)
 {
-    struct problem p = {
-        .pool = pool, .steps = s->steps, .rows = s->rows, .restart_kind = s->restart, .dropout = s->dropout,
-        .net = {.cell = s->cell, .dtype = dtype, .bias = s->bias, .input_size = s->input, .hidden_size = s->hidden,
-                .num_layers = s->layers, .num_directions = s->directions}};
+    struct problem p = {.pool = pool,
+                        .steps = s->steps,
+                        .rows = s->rows,
+                        .restart_kind = s->restart,
+                        .dropout = s->dropout,
+                        .net = {.cell = s->cell,
+                                .dtype = dtype,
+                                .bias = s->bias,
+                                .input_size = s->input,
+                                .hidden_size = s->hidden,
+                                .num_layers = s->layers,
+                                .num_directions = s->directions}};
     const int64_t T = s->steps, B = s->rows;
     p.dropout_seed = draw(seed, DROPOUT, 0);
     if (s->lengths) {
         p.lengths = pool_take(pool, (size_t)B * sizeof *p.lengths);
         for (int64_t b = 0; b < B; b++) {
-            const uint64_t n = draw(seed, LENGTHS, b) >> 32, ragged = 1 + n % (uint64_t)T, zeros = n % (uint64_t)(T + 1);
+            const uint64_t n = draw(seed, LENGTHS, b) >> 32, ragged = 1 + n % (uint64_t)T,
+                           zeros = n % (uint64_t)(T + 1);
             p.lengths[b] = s->lengths == 1 ? T : (int64_t)(s->lengths == 2 ? ragged : b == B / 2 ? 0 : zeros);
         }
     }
@@ -240,11 +262,12 @@ struct problem make_problem(struct pool *pool, const struct spec *s, rnnkern_dty
 
 const char *describe_mode(const struct mode *mode)
 {
-    static const char *const keep[] = {"none", "gates", "states", "segments"}, *const split[] = {"auto", "rows", "units"};
+    static const char *const keep[] = {"none", "gates", "states", "segments"}, *const split[] = {"auto", "rows",
+                                                                                                 "units"};
     static _Thread_local char text[120];
     snprintf(text, sizeof text, "level %s, keep %s (%d), threads %d then %d, split %s, %s",
-             rnnkern_level_name(mode->level), keep[mode->keep], (int)mode->segment, mode->threads, mode->backward_threads,
-             split[mode->split], mode->rows_first ? "rows first" : "time first");
+             rnnkern_level_name(mode->level), keep[mode->keep], (int)mode->segment, mode->threads,
+             mode->backward_threads, split[mode->split], mode->rows_first ? "rows first" : "time first");
     return text;
 }
 
@@ -293,7 +316,8 @@ static void *read_out(struct pool *pool, const struct problem *p, const struct m
             const char *row = row_of(p, s, t, b);
             memcpy(dense + (size_t)(t * p->rows + b) * bytes, row, bytes);
             for (size_t i = 0; i < gap; i++)
-                CHECK((unsigned char)row[bytes + i] == 0xFF, "a gap between rows was written to: %s", describe_mode(mode));
+                CHECK((unsigned char)row[bytes + i] == 0xFF, "a gap between rows was written to: %s",
+                      describe_mode(mode));
         }
     return dense;
 }
@@ -328,9 +352,17 @@ struct result run(struct pool *pool, const struct problem *p, const struct mode 
     struct result r = {NULL};
     rnnkern_net net = p->net;
     net.level = mode->level;
-    rnnkern_call call = {.steps = p->steps, .rows = p->rows, .lengths = p->lengths, .resets = p->resets,
-                         .restart_kind = p->restart_kind, .keep = mode->keep, .segment = mode->segment,
-                         .dropout = p->dropout, .seed = p->dropout_seed, .threads = mode->threads, .split = mode->split};
+    rnnkern_call call = {.steps = p->steps,
+                         .rows = p->rows,
+                         .lengths = p->lengths,
+                         .resets = p->resets,
+                         .restart_kind = p->restart_kind,
+                         .keep = mode->keep,
+                         .segment = mode->segment,
+                         .dropout = p->dropout,
+                         .seed = p->dropout_seed,
+                         .threads = mode->threads,
+                         .split = mode->split};
     const int records = mode->keep != RNNKERN_KEEP_NONE;
     const struct laid_out x_in = read_in(&scratch, p, mode, p->x, net.input_size);
     const rnnkern_rows x = x_in.rows;

@@ -82,10 +82,10 @@ uint64_t digest_of(const struct problem *p, const struct result *r, enum group g
 /* ---- sizes */
 
 size_t item_size(const struct problem *p);
-int64_t state_count(const struct problem *p);   /* L*D */
-int64_t output_width(const struct problem *p);  /* D*H */
+int64_t state_count(const struct problem *p);  /* L*D */
+int64_t output_width(const struct problem *p); /* D*H */
 int64_t weight_size(const struct problem *p, int index);
-int64_t weight_count(const struct problem *p);  /* L*D*4 */
+int64_t weight_count(const struct problem *p); /* L*D*4 */
 int64_t restart_rows(const struct problem *p);
 int64_t length_of(const struct problem *p, int64_t row);
 

@@ -40,8 +40,14 @@ static void digests(const struct problem *p, const struct mode *mode, uint64_t v
 
 static struct mode mode_with(int threads, rnnkern_split split)
 {
-    return (struct mode){.keep = RNNKERN_KEEP_STATES, .segment = 1, .threads = threads, .backward_threads = threads,
-                         .split = split, .level = rnnkern_level_supported(0) ? 0 : rnnkern_level_supported(1) ? 1 : 2};
+    return (struct mode){.keep = RNNKERN_KEEP_STATES,
+                         .segment = 1,
+                         .threads = threads,
+                         .backward_threads = threads,
+                         .split = split,
+                         .level = rnnkern_level_supported(0)   ? 0
+                                  : rnnkern_level_supported(1) ? 1
+                                                               : 2};
 }
 
 static void open_work(struct work *w, const char *line)
