@@ -18,14 +18,15 @@ from rnnkern import __version__, isa
 
 
 def measure(functions, rounds):
-    """Median time in ms of each function, taken in turn."""
+    """Median time in ms of each function, taken in turn; a first call warms the caches."""
     times = {name: [] for name in functions}
-    for _ in range(rounds + 1):
+    for _ in range(rounds):
         for name, function in functions.items():
+            function()
             start = time.perf_counter()
             function()
             times[name].append(1e3 * (time.perf_counter() - start))
-    return {name: statistics.median(samples[1:]) for name, samples in times.items()}
+    return {name: statistics.median(samples) for name, samples in times.items()}
 
 
 def row(cell, shape, threads, rounds):

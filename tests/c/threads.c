@@ -116,8 +116,10 @@ static void test_subnormals(void)
     struct work w;
     open_work(&w, small_case);
     check_run(&w, 3, RNNKERN_SPLIT_ROWS, "before subnormal arithmetic");
-    const volatile float small = 0x1p-140f, two = 2;
-    CHECK(small * two == 0x1p-139f, "a call left subnormals flushed");
+    const volatile float small = 0x1p-140f, large = 0x1p100f; /* a comparison of subnormals would flush both sides */
+    CHECK(small * large > 0, "a call left subnormal operands flushed");
+    const volatile float tiny = 0x1p-70f, product = tiny * tiny;
+    CHECK(product * large > 0, "a call left subnormal results flushed");
     close_work(&w);
 }
 
