@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import rnnkern
-from rnnkern import demo, isa
+from rnnkern import __main__, check, demo, isa
 
 
 def run(*arguments, cwd):
@@ -25,6 +25,41 @@ def test_prints_version_levels_threads(tmp_path):
     assert rnnkern.__version__ in result.stdout
     assert all(name in result.stdout for name in isa.available())
     assert "threads" in result.stdout
+
+
+def test_prints_in_process(capsys):
+    assert __main__.main([]) == 0
+    words = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert words["rnnkern"] == rnnkern.__version__
+    assert words["threads"] == str(rnnkern.get_num_threads())
+    assert words["SIMD"].endswith(f"(active: {isa.active()})")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"], ["check", "--help"]])
+def test_help(arguments, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        __main__.main(arguments)
+    assert exit_.value.code == 0
+    printed = capsys.readouterr().out
+    assert "usage: python -m rnnkern" in printed
+    assert len(arguments) > 1 or ("demo" in printed and "check" in printed)
+
+
+@pytest.mark.parametrize("module", [demo, check])
+def test_a_command_gets_its_arguments_and_gives_its_code(module, monkeypatch):
+    given = []
+    monkeypatch.setattr(module, "main", lambda argv: given.append(argv) or 3)
+    assert __main__.main([module.__name__.split(".")[-1], "--some", "x"]) == 3
+    assert given == [["--some", "x"]]
+
+
+def test_interrupted(monkeypatch, capsys):
+    def interrupt(argv):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "main", interrupt)
+    assert __main__.main(["demo"]) == 130
+    assert "interrupted" in capsys.readouterr().err
 
 
 def test_unknown_command(tmp_path):

@@ -278,6 +278,8 @@ def as_output(out: Array | None, layout: Layout, features: int) -> tuple[Array, 
         raise ValueError(f"out must have shape {layout.shape(features)}, got {out.shape}")
     if not out.flags.writeable:
         raise ValueError("out must be writeable, got a read-only array")
+    if out.size == 0:
+        return out, layout.empty(features)[1]  # its own strides may be anything
     view = layout.time_major(out)
     if strided_rows(view) is not view or _overlaps_itself(view):
         raise ValueError("out must be aligned, with a dense last axis and no overlapping elements")

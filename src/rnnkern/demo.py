@@ -43,7 +43,17 @@ from .train import (
     softmax_cross_entropy,
 )
 
-__all__ = ["Classifier", "Part", "Trainer", "accuracy", "digest", "load_data", "main", "predict"]
+__all__ = [
+    "Classifier",
+    "ModelError",
+    "Part",
+    "Trainer",
+    "accuracy",
+    "digest",
+    "load_data",
+    "main",
+    "predict",
+]
 
 HIDDEN, BATCH, EPOCHS = 64, 30, 40
 LEARNING_RATE, MAX_NORM = 0.003, 1.0
@@ -101,6 +111,10 @@ def load_data() -> tuple[Part, Part]:
 
 
 # --- model ---------------------------------------------------------------------------------------
+
+
+class ModelError(ValueError):
+    """A file does not hold a model that this demo saved and can use."""
 
 
 class Classifier:
@@ -166,7 +180,7 @@ class Classifier:
 
         Raises:
             OSError: the file cannot be opened.
-            ValueError: it is not such a file, or is damaged.
+            ModelError: it is not such a file, or is damaged.
         """
         with open(path, "rb") as file:
             try:
@@ -176,7 +190,7 @@ class Classifier:
                 return cls._rebuilt(arrays)
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
-                raise ValueError(
+                raise ModelError(
                     f"{path}: not a model that this demo saved, or damaged; {reason}"
                 ) from error
 
@@ -393,7 +407,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     if args.predict is not None:
         for name in ("seeds", "epochs", "output", "no_torch"):
             if getattr(args, name):
-                parser.error(f"--{name.replace('_', '-')} is for training, --predict does not")
+                option = f"--{name.replace('_', '-')}"
+                parser.error(f"{option} is for training, and --predict does not train")
     args.seeds = args.seeds or list(SEEDS)
     args.epochs = args.epochs or EPOCHS
     args.output = OUTPUT if args.output is None else args.output
@@ -492,12 +507,17 @@ def _times(seconds: Sequence[Sequence[float]], torch: Any) -> str:
 
 def _predict(path: str) -> None:
     _, test_part = load_data()
-    logits = predict(Classifier.load(path), test_part)
+    model, channels = Classifier.load(path), test_part.utterances[0].shape[1]
+    if model.lstm.input_size != channels:
+        raise ModelError(
+            f"{path}: expected a model of {channels} channels, got {model.lstm.input_size}"
+        )
+    logits = predict(model, test_part)
     print(f"test accuracy {accuracy(logits, test_part):.4f}  digest {digest(logits)}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo; return 0, or 1 if a file cannot be read or written."""
+    """Run the demo; return 0, or 1 if a file cannot be read, used or written."""
     args = _arguments(argv)
     before = threads.get_num_threads()
     try:
@@ -507,7 +527,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _predict(args.predict)
         else:
             _run(args)
-    except (OSError, ValueError) as error:
+    except (OSError, ModelError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     finally:
