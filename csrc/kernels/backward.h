@@ -78,15 +78,14 @@ static void absorb_outputs(const struct job *job, const struct direction *d, con
         return;
     int64_t first, units;
     own_units(job, part, &first, &units);
-    const struct dropout dropout = dropout_between(job);
-    const int drop = dropout.threshold && d->layer < job->layers - 1;
+    const struct dropout dropout = dropout_of(job, d);
     for (int64_t i = begin; i < begin + n; i++) {
         const real *from = row_at(dy, list->step[i], list->row[i]) + first;
         real *dh = list->gradient[i] + first;
-        if (!drop)
+        if (!dropout.threshold)
             for (int64_t u = 0; u < units; u++)
                 dh[u] += from[u];
-        for (int64_t u0 = 0; drop && u0 < units; u0 += LANES) {
+        for (int64_t u0 = 0; dropout.threshold && u0 < units; u0 += LANES) {
             real mask[LANES];
             const int64_t m = min_of(LANES, units - u0);
             dropout_mask_row(&dropout, d->layer, list->step[i], list->row[i], d->reverse * job->hidden + first + u0, m,

@@ -61,9 +61,11 @@ static void step_forward(const struct job *job, const struct direction *d, const
     }
 }
 
-static struct dropout dropout_between(const struct job *job)
+/* Of this layer's outputs; threshold 0 drops none. */
+static struct dropout dropout_of(const struct job *job, const struct direction *d)
 {
-    return dropout_for(job->call->keep == RNNKERN_KEEP_NONE ? 0 : job->call->dropout, job->call->seed);
+    const int none = job->call->keep == RNNKERN_KEEP_NONE || d->layer == job->layers - 1;
+    return dropout_for(none ? 0 : job->call->dropout, job->call->seed);
 }
 
 /* The units [first, first+n) of a member's panels; n can be 0. */
@@ -81,12 +83,11 @@ static void emit_outputs(const struct job *job, const struct direction *d, const
         return;
     int64_t first, n;
     own_units(job, part, &first, &n);
-    const struct dropout dropout = dropout_between(job);
-    const int drop = dropout.threshold && d->layer < job->layers - 1;
+    const struct dropout dropout = dropout_of(job, d);
     for (int64_t i = 0; i < list->n; i++) {
         real *y = row_at(d->y, list->step[i], list->row[i]) + first;
         const real *h = list->current[i] + first;
-        if (!drop) {
+        if (!dropout.threshold) {
             memcpy(y, h, (size_t)n * sizeof *y);
             continue;
         }

@@ -25,6 +25,20 @@ _KINDS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 # ---- parameters
 
 
+def kernel_cell(cell: str, *, nonlinearity: str = "tanh", reset_after: bool = True) -> str:
+    """The kernels' name of a cell, from that of the layer and its options."""
+    if nonlinearity not in ("tanh", "relu"):
+        raise ValueError(f"nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
+    names = {
+        "rnn": f"rnn_{nonlinearity}",
+        "lstm": "lstm",
+        "gru": "gru" if reset_after else "gru_before",
+    }
+    if cell not in names:
+        raise ValueError(f"cell must be 'rnn', 'lstm' or 'gru', got {cell!r}")
+    return names[cell]
+
+
 def parameter_names(num_layers: int, num_directions: int, bias: bool) -> list[str]:
     """torch's parameter names in torch's order."""
     return [
@@ -49,6 +63,16 @@ def parameter_shapes(
         return (gates * hidden_size, input_size if first else num_directions * hidden_size)
 
     return {name: shape(name) for name in parameter_names(num_layers, num_directions, bias)}
+
+
+def check_names(what: str, expected: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Raises one ValueError that lists the names that are missing and those that are unexpected."""
+    missing, unexpected = expected.keys() - given.keys(), given.keys() - expected.keys()
+    if missing or unexpected:
+        raise ValueError(
+            f"{what}: missing {sorted(missing) or 'nothing'}, "
+            f"unexpected {sorted(unexpected) or 'nothing'}"
+        )
 
 
 def network(cell: str, params: Mapping[str, Array]) -> tuple[_core.Net, list[Array | None]]:
@@ -76,12 +100,7 @@ def network(cell: str, params: Mapping[str, Array]) -> tuple[_core.Net, list[Arr
             raise ValueError(f"{name!r} must be a non-empty matrix, got shape {arrays[name].shape}")
     sizes = (arrays["weight_ih_l0"].shape[1], arrays["weight_hh_l0"].shape[1])
     shapes = parameter_shapes(GATES[cell], *sizes, layers, directions, bias)
-    missing, unexpected = shapes.keys() - arrays.keys(), arrays.keys() - shapes.keys()
-    if missing or unexpected:
-        raise ValueError(
-            f"params of {layers} layer(s) and {directions} direction(s): "
-            f"missing {sorted(missing) or 'nothing'}, unexpected {sorted(unexpected) or 'nothing'}"
-        )
+    check_names(f"params of {layers} layer(s) and {directions} direction(s)", shapes, arrays)
     for name, expected in shapes.items():
         if arrays[name].shape != expected:
             raise ValueError(f"{name!r} must have shape {expected}, got {arrays[name].shape}")
@@ -152,12 +171,6 @@ class Layout:
         """(T, B, ...) view of an array that is laid out as the caller's x."""
         if not self.batched:
             return a[:, None]
-        return a.swapaxes(0, 1) if self.batch_first else a
-
-    def as_caller(self, a: Array) -> Array:
-        """The inverse of time_major."""
-        if not self.batched:
-            return a[:, 0]
         return a.swapaxes(0, 1) if self.batch_first else a
 
     def empty(self, features: int) -> tuple[Array, Array]:
@@ -321,7 +334,7 @@ def new_call(
     if record:
         longest = steps if lengths is None else int(lengths.max(initial=0))
         keep, segment = _checkpoint(checkpoint, longest)
-    n = threads.get_num_threads() if num_threads is None else threads.checked(num_threads)
+    n = threads.chosen(num_threads)
     return _core.Call(steps, rows, lengths, resets, restart_kind, keep, segment, dropout, seed, n)
 
 
@@ -349,12 +362,3 @@ def checked_seed(seed: int) -> int:
     if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**64:
         raise ValueError(f"seed must be an integer in 0..2**64-1, got {seed!r}")
     return int(seed)
-
-
-def rnn_cell(nonlinearity: str) -> str:
-    if nonlinearity not in ("tanh", "relu"):
-        raise ValueError(f"nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
-    return f"rnn_{nonlinearity}"
-
-
-# ---- forward and backward

@@ -35,14 +35,15 @@ from .arguments import (
     as_output,
     as_resets,
     as_states,
+    check_names,
     checked_seed,
     four_by_four,
+    kernel_cell,
     network,
     new_block,
     new_call,
     parameter_shapes,
     probability,
-    rnn_cell,
     strided_rows,
 )
 
@@ -124,14 +125,7 @@ def pack(
         ValueError, TypeError: what is missing, unexpected or wrongly shaped in params, or an
             unknown option.
     """
-    names = {
-        "rnn": rnn_cell(nonlinearity),
-        "lstm": "lstm",
-        "gru": "gru" if reset_after else "gru_before",
-    }
-    if cell not in names:
-        raise ValueError(f"cell must be 'rnn', 'lstm' or 'gru', got {cell!r}")
-    return Packed(names[cell], params)
+    return Packed(kernel_cell(cell, nonlinearity=nonlinearity, reset_after=reset_after), params)
 
 
 def _apart(value: Any, out: Array) -> Any:
@@ -293,8 +287,7 @@ class Tape:
         )
         dhx_n_parts = layout.states(dhx_n, "dhx_n")
         targets = self._targets(self.grads if grads is None else grads)
-        n = threads.get_num_threads() if num_threads is None else threads.checked(num_threads)
-        call = self._call.with_threads(n)
+        call = self._call.with_threads(threads.chosen(num_threads))
         dx, dx_rows = layout.empty(net.input_size) if need_dx else (None, None)
         dhx = layout.new_states()
         drestart = None
@@ -325,10 +318,9 @@ class Tape:
         self.restart_state_grad = None if drestart is None else as_states(drestart)
         return dx, as_states(dhx)
 
-    def zero_grads(self) -> dict[str, Array]:
-        """New zero arrays for the gradients of all parameters."""
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
         net = self._packed.net
-        shapes = parameter_shapes(
+        return parameter_shapes(
             GATES[net.cell],
             net.input_size,
             net.hidden_size,
@@ -336,20 +328,18 @@ class Tape:
             net.num_directions,
             net.bias,
         )
-        return {name: np.zeros(shape, net.dtype) for name, shape in shapes.items()}
+
+    def zero_grads(self) -> dict[str, Array]:
+        """New zero arrays for the gradients of all parameters."""
+        dtype = self._packed.net.dtype
+        return {name: np.zeros(shape, dtype) for name, shape in self._shapes().items()}
 
     def _targets(self, grads: Mapping[str, Array] | None) -> list[Array | None] | None:
         if grads is None:
             return None
         net = self._packed.net
-        arrays = {name: grads[name] for name in grads}
-        shapes = {name: a.shape for name, a in self.zero_grads().items()}
-        missing, unexpected = shapes.keys() - arrays.keys(), arrays.keys() - shapes.keys()
-        if missing or unexpected:
-            raise ValueError(
-                f"grads: missing {sorted(missing) or 'nothing'}, "
-                f"unexpected {sorted(unexpected) or 'nothing'}"
-            )
+        arrays, shapes = {name: grads[name] for name in grads}, self._shapes()
+        check_names("grads", shapes, arrays)
         for name, shape in shapes.items():
             a = arrays[name]
             if not isinstance(a, np.ndarray) or a.shape != shape or a.dtype != net.dtype:
@@ -399,7 +389,7 @@ def rnn_forward(
     **options: Unpack[ForwardOptions],
 ) -> Any:
     """RNN (Elman 1990): h' = act(W x + b_ih + U h + b_hh), act = tanh or relu."""
-    return _forward(rnn_cell(nonlinearity), x, params, hx, **options)
+    return _forward(kernel_cell("rnn", nonlinearity=nonlinearity), x, params, hx, **options)
 
 
 def rnn_backward(
@@ -442,7 +432,7 @@ def gru_forward(
     With reset_after n = tanh(W x + b_ih + r (U h + b_hh)), as torch, cuDNN and Keras have it;
     without, n = tanh(W x + b_ih + U (r h) + b_hh), as Cho et al. and ONNX by default.
     """
-    return _forward("gru" if reset_after else "gru_before", x, params, hx, **options)
+    return _forward(kernel_cell("gru", reset_after=reset_after), x, params, hx, **options)
 
 
 def gru_backward(
@@ -468,7 +458,7 @@ def memory_estimate(
     ``tape``, ``workspace`` (the larger of the two passes), ``packed`` (weights) and ``outputs``
     (y and final states).
     """
-    net = params.net if isinstance(params, Packed) else pack(cell, params).net
+    net = params.net if isinstance(params, Packed) else network(kernel_cell(cell), params)[0]
     return net_memory(net, T, B, lengths, record, checkpoint, num_threads)
 
 

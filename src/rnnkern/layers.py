@@ -30,7 +30,15 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from . import functional
-from .arguments import Array, Checkpoint, checked_seed, parameter_shapes
+from .arguments import (
+    GATES,
+    Array,
+    Checkpoint,
+    checked_seed,
+    kernel_cell,
+    network,
+    parameter_shapes,
+)
 from .functional import Packed, Tape
 from .parameters import Module, positive_int
 
@@ -54,7 +62,6 @@ Pair = tuple[Array, Array]
 Seed: TypeAlias = "int | np.random.Generator | None"  # quoted: numpy.random is slow to import
 
 _FORMAT, _VERSION = "rnnkern", 1  # of saved files
-_GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 
 _counting = threading.Lock()  # shared by all layers: held for an addition
 
@@ -150,6 +157,10 @@ class _Recurrent(Module):
     def _cell_options(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._own}
 
+    @property
+    def _kernel_cell(self) -> str:
+        return kernel_cell(self._cell, **self._cell_options())
+
     def _bind(self, params: Mapping[str, Array] | Packed) -> Callable[..., Any]:
         """`functional`'s forward with parameters and options filled in."""
         forward = getattr(functional, f"{self._cell}_forward")
@@ -160,8 +171,7 @@ class _Recurrent(Module):
         return self._bind(self._weights)
 
     def _pack(self) -> Packed:
-        cell: Any = self._cell
-        return functional.pack(cell, self._weights, **self._cell_options())
+        return Packed(self._kernel_cell, self._weights)
 
     @property
     def _sizes(self) -> tuple[int, int]:
@@ -311,7 +321,7 @@ class _Layer(_Recurrent, _Sequences[S]):
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         directions = 2 if self.bidirectional else 1
         return parameter_shapes(
-            _GATES[self._cell], *self._sizes, self.num_layers, directions, self.bias
+            GATES[self._kernel_cell], *self._sizes, self.num_layers, directions, self.bias
         )
 
     @property
@@ -394,9 +404,8 @@ class _Layer(_Recurrent, _Sequences[S]):
         for name, value in (("T", T), ("B", B)):
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
                 raise ValueError(f"{name}: expected an integer of at least 0, got {value!r}")
-        return functional.net_memory(
-            self._pack().net, int(T), int(B), lengths, record, checkpoint, num_threads
-        )
+        net, _ = network(self._kernel_cell, self._weights)
+        return functional.net_memory(net, int(T), int(B), lengths, record, checkpoint, num_threads)
 
 
 class RNN(_Layer[Array]):
@@ -657,7 +666,7 @@ class _Cell(_Recurrent, _Steps[S]):
     """One layer in one direction, called step by step."""
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        shapes = parameter_shapes(_GATES[self._cell], *self._sizes, 1, 1, self.bias)
+        shapes = parameter_shapes(GATES[self._kernel_cell], *self._sizes, 1, 1, self.bias)
         return {name.removesuffix("_l0"): shape for name, shape in shapes.items()}
 
     @property

@@ -7,20 +7,24 @@ depend on it.
 
 import math
 import os
-from pathlib import Path
 
-_CGROUP = Path("/sys/fs/cgroup")
+_CGROUP = "/sys/fs/cgroup"
 
 
-def _cgroup_quota(root: Path = _CGROUP) -> float:
+def _words(*path: str | os.PathLike[str]) -> list[str]:
+    with open(os.path.join(*path)) as file:  # pathlib would be half of the package's import time
+        return file.read().split()
+
+
+def _cgroup_quota(root: str | os.PathLike[str] = _CGROUP) -> float:
     """CPUs that the cgroup's quota amounts to; infinity where there is none."""
     try:
-        quota, period = (root / "cpu.max").read_text().split()[:2]
+        quota, period = _words(root, "cpu.max")[:2]
     except (OSError, ValueError):
         try:
-            quota = (root / "cpu" / "cpu.cfs_quota_us").read_text()
-            period = (root / "cpu" / "cpu.cfs_period_us").read_text()
-        except OSError:
+            (quota,) = _words(root, "cpu", "cpu.cfs_quota_us")
+            (period,) = _words(root, "cpu", "cpu.cfs_period_us")
+        except (OSError, ValueError):
             return math.inf
     try:
         share = float(quota) / float(period)
@@ -62,6 +66,11 @@ def set_num_threads(n: int) -> None:
     """
     global _num_threads
     _num_threads = checked(n, "n")
+
+
+def chosen(num_threads: object) -> int:
+    """A call's ``num_threads=``, where None stands for the default."""
+    return _num_threads if num_threads is None else checked(num_threads)
 
 
 def checked(n: object, name: str = "num_threads") -> int:
