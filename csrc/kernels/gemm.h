@@ -14,9 +14,11 @@
 #ifndef RK_GEMM_H
 #define RK_GEMM_H
 
-#define LANES 16      /* of a panel, at every level and dtype */
-#define MAX_COLUMNS 4 /* vectors of a register tile */
-#define RUN_ROWS 256  /* rows that are summed from zero before they join the weight gradient's total */
+#define LANES 16       /* of a panel, at every level and dtype */
+#define TILE_COLUMNS 4 /* vectors of a register tile */
+#define MAX_COLUMNS 8  /* of a tile of one row, where four sums would wait for each other */
+#define K_BLOCK 2048   /* of a product over gate rows */
+#define RUN_ROWS 256   /* rows that are summed from zero before they join the weight gradient's total */
 
 /* The k range of a product: `count` pieces of `length` consecutive elements, `stride` apart, then `tails` pieces of
  * `tail_length`, LANES apart. The forward product has one piece; over gate rows each panel is a piece, and the last
@@ -33,20 +35,19 @@ static inline struct krange krange_gates(int64_t hidden, int slots, int64_t pane
     return (struct krange){hidden / LANES, slots * LANES, panel_stride, tail ? slots : 0, tail};
 }
 
-/* C tile of mr x nv vectors. a: row pointers, a_step between consecutive k. b, c: the tile's column j lies at
- * offset b_column[j], c_column[j]; b advances b_step per k. The first `cont` columns continue from C, the others start
- * from bias[j*LANES]. Of column j, lanes[j] >= 0 lanes exist. mr and nv are constants at each call. */
+/* C tile of mr x nv vectors; mr and nv are constants at each call. a, c and from are row pointers. The tile's column j lies
+ * at offset b_column[j] of b, which advances b_step per k, and at c_column[j] of the rows c and from. Its first `lanes`
+ * exist; it starts from the vector `start`, or where that is NULL from the rows `from`. The result goes to C, or is added
+ * to it. */
 struct tile {
     const real *const *a;
-    int64_t a_step;
+    real *const *c, *const *from;
+    int64_t a_offset;
     struct krange k;
     const real *b;
-    int64_t b_step, b_column[MAX_COLUMNS];
-    real *const *c;
-    int64_t a_offset, c_offset, c_column[MAX_COLUMNS];
-    const real *bias;
-    int cont;
-    int64_t lanes[MAX_COLUMNS]; /* <= VL */
+    int64_t b_step, b_column[MAX_COLUMNS], c_column[MAX_COLUMNS], lanes[MAX_COLUMNS];
+    const real *start[MAX_COLUMNS];
+    int add;
 };
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
@@ -56,27 +57,27 @@ ALWAYS_INLINE void tile_body(const struct tile *t, const int mr, const int nv)
 {
     vec acc[MAX_ROWS][MAX_COLUMNS];
     const real *a[MAX_ROWS], *b[MAX_COLUMNS];
-    real *c[MAX_ROWS];
     UNROLL
     for (int j = 0; j < nv; j++)
         b[j] = t->b + t->b_column[j];
     UNROLL
     for (int m = 0; m < mr; m++) {
         a[m] = t->a[m] + t->a_offset;
-        c[m] = t->c[m] + t->c_offset;
         UNROLL
-        for (int j = 0; j < nv; j++)
-            acc[m][j] = j >= t->cont        ? v_load(t->bias + j * LANES)
-                        : t->lanes[j] == VL ? v_load(c[m] + t->c_column[j])
-                                            : v_load_n(c[m] + t->c_column[j], t->lanes[j]);
+        for (int j = 0; j < nv; j++) {
+            const real *from = t->from[m] + t->c_column[j];
+            acc[m][j] = t->start[j]         ? v_load(t->start[j])
+                        : t->lanes[j] == VL ? v_load(from)
+                                            : v_load_n(from, t->lanes[j]);
+        }
     }
-    const int64_t a_step = t->a_step, b_step = t->b_step, pieces = t->k.count + t->k.tails;
+    const int64_t b_step = t->b_step, pieces = t->k.count + t->k.tails;
     int64_t kb = 0;
     for (int64_t piece = 0; piece < pieces; piece++) {
         int full = piece < t->k.count;
         int64_t ka = full ? piece * t->k.stride : t->k.count * t->k.stride + (piece - t->k.count) * LANES;
-        const int64_t end = ka + (full ? t->k.length : t->k.tail_length) * a_step;
-        for (; ka < end; ka += a_step, kb += b_step) {
+        const int64_t end = ka + (full ? t->k.length : t->k.tail_length);
+        for (; ka < end; ka++, kb += b_step) {
             vec bj[MAX_COLUMNS];
             UNROLL
             for (int j = 0; j < nv; j++)
@@ -93,11 +94,15 @@ ALWAYS_INLINE void tile_body(const struct tile *t, const int mr, const int nv)
     UNROLL
     for (int m = 0; m < mr; m++) {
         UNROLL
-        for (int j = 0; j < nv; j++)
-            if (t->lanes[j] == VL)
-                v_store(c[m] + t->c_column[j], acc[m][j]);
+        for (int j = 0; j < nv; j++) {
+            real *to = t->c[m] + t->c_column[j];
+            if (t->add)
+                v_store(to, v_add(v_load(to), acc[m][j]));
+            else if (t->lanes[j] == VL)
+                v_store(to, acc[m][j]);
             else
-                v_store_n(c[m] + t->c_column[j], t->lanes[j], acc[m][j]);
+                v_store_n(to, t->lanes[j], acc[m][j]);
+        }
     }
 }
 
@@ -111,6 +116,10 @@ static void tile_run(const struct tile *t, int mr, int nv)
         return;
 #define INSTANCES(mr) INSTANCE(mr, 1) INSTANCE(mr, 2) INSTANCE(mr, 3) INSTANCE(mr, 4)
         INSTANCES(1)
+        INSTANCE(1, 5)
+        INSTANCE(1, 6)
+        INSTANCE(1, 7)
+        INSTANCE(1, 8)
         INSTANCES(2)
 #if MAX_ROWS > 2
         INSTANCES(3)
@@ -145,57 +154,85 @@ struct product {
 static inline int64_t clamp_lanes(int64_t n) { return n < 0 ? 0 : n > VL ? VL : n; }
 static inline int64_t panels_of(int64_t units) { return (units + LANES - 1) / LANES; }
 
-/* Narrow panels (one or two vectors) share a register tile. */
-static inline int panels_per_tile(int ns) { return ns <= MAX_COLUMNS / 2 ? MAX_COLUMNS / ns : 1; }
+/* A panel is `ns` slots of VECTORS vectors, which lie one behind the other: a tile takes some of them, or those of several
+ * narrow panels. */
+#define VECTORS (LANES / VL)
 
-/* Panels first..first+count-1, which fit in one tile, for all rows. */
+static inline int tile_columns(int64_t rows) { return rows == 1 ? MAX_COLUMNS : TILE_COLUMNS; }
+
+static inline int panels_per_tile(int ns, int64_t rows)
+{
+    const int panels = tile_columns(rows) / (ns * VECTORS);
+    return panels ? panels : 1;
+}
+
+/* The place of a vector in panels of ns slots; columns of a tile follow one another. */
+struct place {
+    int64_t panel;
+    int slot, lane;
+};
+
+static inline void next_place(struct place *at, int ns)
+{
+    at->lane += VL;
+    if (at->lane < LANES)
+        return;
+    at->lane = 0;
+    if (++at->slot < ns)
+        return;
+    at->slot = 0;
+    at->panel++;
+}
+
+static const real zeros[VL];
+
+/* Panels first..first+count-1 for all rows. */
 static void product_panels(const struct product *g, int64_t first, int count)
 {
-    const int nv = count * g->ns;
+    const int vectors = count * g->ns * VECTORS, most = tile_columns(g->rows), columns = (vectors + most - 1) / most;
     const int64_t tiles = (g->rows + MAX_ROWS - 1) / MAX_ROWS;
-    real zero_or_bias[MAX_COLUMNS * LANES] = {0};
-    for (int j = 0; g->bias && j < nv; j++)
-        memcpy(zero_or_bias + j * LANES, g->bias + (first + j / g->ns) * g->bias_panel + j % g->ns * LANES,
-               LANES * sizeof(real));
-    for (int64_t v = 0; v < LANES; v += VL) {
-        struct tile t = {.a_step = 1,
-                         .k = g->k,
-                         .b = g->b + first * g->k_total * g->ns * LANES + v,
-                         .b_step = g->ns * LANES,
-                         .a_offset = g->a_offset,
-                         .c_offset = g->c_offset,
-                         .bias = zero_or_bias + v,
-                         .cont = g->cont == 0      ? 0
-                                 : g->cont < g->ns ? g->cont
-                                                   : nv};
-        for (int j = 0; j < nv; j++) {
-            int64_t panel = first + j / g->ns, slot = j % g->ns;
-            t.b_column[j] = (panel - first) * g->k_total * g->ns * LANES + slot * LANES;
-            t.c_column[j] = panel * g->c_panel + slot * LANES + v;
-            t.lanes[j] = clamp_lanes(g->width - panel * LANES - v);
+    struct place at = {.panel = first};
+    for (int n = 0, begin = 0, end; n < columns; n++, begin = end) {
+        end = vectors * (n + 1) / columns;
+        struct tile t = {.a_offset = g->a_offset, .k = g->k, .b = g->b, .b_step = g->ns * LANES};
+        for (int j = 0; j < end - begin; j++, next_place(&at, g->ns)) {
+            const int64_t lane = at.slot * LANES + at.lane;
+            t.b_column[j] = at.panel * g->k_total * g->ns * LANES + lane;
+            t.c_column[j] = g->c_offset + at.panel * g->c_panel + lane;
+            t.lanes[j] = clamp_lanes(g->width - at.panel * LANES - at.lane);
+            t.start[j] = at.slot < g->cont ? NULL : g->bias ? g->bias + at.panel * g->bias_panel + lane : zeros;
         }
-        int64_t i = 0;
-        for (int64_t n = 0; n < tiles; n++) { /* rows spread evenly: 16 rows are 6, 5 and 5 */
-            int64_t end = g->rows * (n + 1) / tiles;
+        for (int64_t m = 0, i = 0, next; m < tiles; m++, i = next) { /* rows spread evenly: 16 rows are 6, 5 and 5 */
+            next = g->rows * (m + 1) / tiles;
             t.a = g->a + i;
-            t.c = g->c + i;
-            tile_run(&t, (int)(end - i), nv);
-            i = end;
+            t.c = t.from = g->c + i;
+            tile_run(&t, (int)(next - i), end - begin);
         }
     }
 }
 
+/* Over gate rows k can be so long that a tile's panels leave L2 before the next rows need them, hence the blocks. */
 static void product_run(const struct product *g, int64_t begin, int64_t end)
 {
-    const int step = panels_per_tile(g->ns);
-    for (int64_t p = begin; p < end; p += step)
-        product_panels(g, p, (int)(end - p < step ? end - p : step));
+    const int step = panels_per_tile(g->ns, g->rows);
+    const int64_t block = g->k.count > 1 ? K_BLOCK / g->k.length : 1;
+    struct product part = *g;
+    for (int64_t n = 0; n == 0 || n < g->k.count; n += block) {
+        const int last = n + block >= g->k.count;
+        part.k.count = last ? g->k.count - n : block;
+        part.k.tails = last ? g->k.tails : 0;
+        part.a_offset = g->a_offset + n * g->k.stride;
+        part.b = g->b + n * g->k.length * g->ns * LANES;
+        part.cont = n ? g->ns : g->cont;
+        for (int64_t p = begin; p < end; p += step)
+            product_panels(&part, p, (int)(end - p < step ? end - p : step));
+    }
 }
 
 /* Run sums of a weight gradient: total[panel][k][ns][16] += sum over rows of a[row][k] * b[row][ns][16], for a block of
  * at most RUN_ROWS rows that lie in one run. A run starts from zero (`opens`) or continues from `run`, is kept in `run`
  * or, when it is complete (`closes`), added to `total`.
- * a is packed [k / MAX_ROWS][RUN_ROWS][MAX_ROWS]; panel p of b starts at b + p*b_panel, its row r at r*b_row. */
+ * a is [k][RUN_ROWS]; panel p of b starts at b + p*b_panel, its row r at r*b_row. */
 struct run_sum {
     int64_t rows, k;
     const real *a, *b;
@@ -213,49 +250,47 @@ static void add_into(real *total, const real *sum, int64_t n)
 
 static void run_sum_panels(const struct run_sum *g, int64_t first, int count, int64_t tile_begin, int64_t tile_end)
 {
-    const int nv = count * g->ns;
+    const int vectors = count * g->ns * VECTORS, columns = (vectors + TILE_COLUMNS - 1) / TILE_COLUMNS;
     const int64_t row_size = g->ns * LANES, panel_size = g->k * row_size;
+    real *const target = g->closes ? g->total : g->run;
     for (int64_t n = tile_begin; n < tile_end; n++) {
         const int64_t k0 = n * MAX_ROWS;
         const int mr = (int)(g->k - k0 < MAX_ROWS ? g->k - k0 : MAX_ROWS);
-        real local[MAX_COLUMNS * MAX_ROWS * LANES];
-        const int whole = g->opens && g->closes;
-        real *target = whole ? local : g->run + first * panel_size + k0 * row_size;
-        const int64_t target_panel = whole ? MAX_ROWS * row_size : panel_size;
-        real zero[MAX_COLUMNS * LANES] = {0};
         const real *a[MAX_ROWS];
-        real *c[MAX_ROWS];
+        real *c[MAX_ROWS], *from[MAX_ROWS];
         for (int m = 0; m < mr; m++) {
-            a[m] = g->a + k0 * RUN_ROWS + m;
-            c[m] = target + m * row_size;
+            a[m] = g->a + (k0 + m) * RUN_ROWS;
+            c[m] = target + (k0 + m) * row_size;
+            from[m] = g->run + (k0 + m) * row_size;
         }
         for (int q = 0; q < count; q++) /* its lines arrive while the tile is computed */
             for (int64_t i = 0; i < mr * row_size; i += 64 / (int64_t)sizeof(real))
-                __builtin_prefetch(g->total + (first + q) * panel_size + k0 * row_size + i, 1);
-        struct tile t = {.a = a,
-                         .a_step = MAX_ROWS,
-                         .k = krange_dense(g->rows),
-                         .b_step = g->b_row,
-                         .c = c,
-                         .bias = zero,
-                         .cont = g->opens ? 0 : nv};
-        for (int64_t v = 0; v < LANES; v += VL) {
-            t.b = g->b + first * g->b_panel + v;
-            for (int j = 0; j < nv; j++) {
-                t.b_column[j] = j / g->ns * g->b_panel + j % g->ns * LANES;
-                t.c_column[j] = j / g->ns * target_panel + j % g->ns * LANES + v;
+                __builtin_prefetch(c[0] + (first + q) * panel_size + i, 1);
+        struct place at = {.panel = first};
+        for (int v = 0, begin = 0, end; v < columns; v++, begin = end) {
+            end = vectors * (v + 1) / columns;
+            struct tile t = {.a = a,
+                             .c = c,
+                             .from = from,
+                             .k = krange_dense(g->rows),
+                             .b = g->b,
+                             .b_step = g->b_row,
+                             .add = g->closes};
+            for (int j = 0; j < end - begin; j++, next_place(&at, g->ns)) {
+                const int64_t lane = at.slot * LANES + at.lane;
+                t.b_column[j] = at.panel * g->b_panel + lane;
+                t.c_column[j] = at.panel * panel_size + lane;
                 t.lanes[j] = VL;
+                t.start[j] = g->opens ? zeros : NULL;
             }
-            tile_run(&t, mr, nv);
+            tile_run(&t, mr, end - begin);
         }
-        for (int q = 0; g->closes && q < count; q++)
-            add_into(g->total + (first + q) * panel_size + k0 * row_size, target + q * target_panel, mr * row_size);
     }
 }
 
 static void run_sum(const struct run_sum *g, int64_t panels, int64_t tile_begin, int64_t tile_end)
 {
-    const int step = panels_per_tile(g->ns);
+    const int step = panels_per_tile(g->ns, MAX_ROWS);
     for (int64_t p = 0; p < panels; p += step)
         run_sum_panels(g, p, (int)(panels - p < step ? panels - p : step), tile_begin, tile_end);
 }

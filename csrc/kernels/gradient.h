@@ -39,23 +39,27 @@ static void own_tiles(const struct job *job, const struct direction *d, const st
     *end = min_of(n, max_of(0, own_end(part, all) - o->first_tile));
 }
 
-/* [tile][RUN_ROWS][MAX_ROWS], with 1 behind the last element; a tile's place depends on no run, since members are at
- * different ones */
-static void pack_run_input(const struct job *job, const struct rows *list, int index, const struct operand_view *o,
-                           real *packed, int64_t tile_begin, int64_t tile_end)
+/* Elements begin..end-1 as [element][RUN_ROWS], the one behind the last being 1. An element's place depends on no run, since
+ * members are at different ones. */
+static void pack_run_input(const struct job *job, const struct rows *list, int index, int64_t size, real *packed,
+                           int64_t begin, int64_t end)
 {
-    for (int64_t i = 0; i < list->n; i++) {
-        const real *row = operand_row(job, list, index, i);
-        for (int64_t n = tile_begin; n < tile_end; n++) {
-            real *to = packed + (n * RUN_ROWS + i) * MAX_ROWS;
-            const int64_t left = o->size - n * MAX_ROWS;
-            if (left >= MAX_ROWS)
-                memcpy(to, row + n * MAX_ROWS, MAX_ROWS * sizeof *to);
-            else {
-                memcpy(to, row + n * MAX_ROWS, (size_t)left * sizeof *to);
-                to[left] = 1;
-            }
+    for (int64_t i = 0; i < list->n; i += VL) {
+        const real *row[VL];
+        for (int r = 0; r < VL; r++)
+            row[r] = operand_row(job, list, index, min_of(i + r, list->n - 1));
+        for (int64_t k = begin; k < min_of(size, end); k += VL) {
+            const int64_t lanes = min_of(VL, min_of(size, end) - k);
+            vec x[VL];
+            UNROLL
+            for (int r = 0; r < VL; r++)
+                x[r] = load_lanes(row[r] + k, lanes);
+            transpose_vectors(x);
+            for (int64_t j = 0; j < lanes; j++)
+                v_store(packed + (k + j) * RUN_ROWS + i, x[j]);
         }
+        if (end > size)
+            v_store(packed + size * RUN_ROWS + i, v_set1(1));
     }
 }
 
@@ -72,7 +76,7 @@ static void weight_gradient(const struct job *job, const struct direction *d, co
             int64_t tile_begin, tile_end;
             own_tiles(job, d, part, &o, &tile_begin, &tile_end);
             real *packed = job->run_input + o.first_tile * MAX_ROWS * RUN_ROWS;
-            pack_run_input(job, list, index, &o, packed, tile_begin, tile_end);
+            pack_run_input(job, list, index, o.size, packed, tile_begin * MAX_ROWS, tile_end * MAX_ROWS);
             const struct run_sum sum = {.rows = list->n,
                                         .k = o.size + 1,
                                         .a = packed,

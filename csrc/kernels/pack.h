@@ -4,24 +4,67 @@
 
 static inline int64_t units_in(int64_t hidden, int64_t panel) { return min_of(LANES, hidden - panel * LANES); }
 
-/* dst[c][r] = src[r][c], in blocks that stay in L1 */
-static void transpose(const real *src, int64_t src_row, real *dst, int64_t dst_row, int64_t rows, int64_t columns)
+/* A mask costs time. */
+static inline vec load_lanes(const real *p, int64_t n) { return n < VL ? v_load_n(p, n) : v_load(p); }
+
+/* x[r][c] becomes x[c][r]. A round of zips moves the top bit of the vector's number below its lowest and that of the lane's
+ * likewise, so that log2(VL) rounds exchange the two numbers. */
+static inline void transpose_vectors(vec x[VL])
 {
-    for (int64_t c0 = 0; c0 < columns; c0 += LANES)
-        for (int64_t r = 0; r < rows; r++)
-            for (int64_t c = c0; c < min_of(columns, c0 + LANES); c++)
-                dst[c * dst_row + r] = src[r * src_row + c];
+    UNROLL
+    for (int round = 1; round < VL; round *= 2) {
+        vec y[VL];
+        UNROLL
+        for (int i = 0; i < VL / 2; i++)
+            v_zip(x[i], x[i + VL / 2], &y[2 * i], &y[2 * i + 1]);
+        memcpy(x, y, sizeof y);
+    }
 }
 
-/* weight: (G*H, k); slots first..first+count-1 of each panel. Padding lanes become zero. */
+/* x = the transpose of up to VL x VL elements; what is missing is zero. */
+static inline void load_transposed(const real *src, int64_t src_row, int64_t rows, int64_t columns, vec x[VL])
+{
+    UNROLL
+    for (int r = 0; r < VL; r++)
+        x[r] = r < rows ? load_lanes(src + r * src_row, columns) : v_zero();
+    transpose_vectors(x);
+}
+
+/* dst[c][r] = src[r][c] for rows <= LANES; the lanes behind them become zero. */
+static void transpose_panel(const real *src, int64_t src_row, real *dst, int64_t dst_row, int64_t rows, int64_t columns)
+{
+    for (int64_t c = 0; c < columns; c += VL)
+        for (int64_t r = 0; r < LANES; r += VL) {
+            vec x[VL];
+            load_transposed(src + r * src_row + c, src_row, rows - r, columns - c, x);
+            for (int64_t i = 0; i < min_of(VL, columns - c); i++)
+                v_store(dst + (c + i) * dst_row + r, x[i]);
+        }
+}
+
+/* dst[c][r] += src[r][c] for columns <= LANES */
+static void add_transposed(const real *src, int64_t src_row, real *dst, int64_t dst_row, int64_t rows, int64_t columns)
+{
+    for (int64_t r = 0; r < rows; r += VL)
+        for (int64_t c = 0; c < columns; c += VL) {
+            const int64_t lanes = clamp_lanes(rows - r);
+            vec x[VL];
+            load_transposed(src + r * src_row + c, src_row, rows - r, columns - c, x);
+            for (int64_t i = 0; i < min_of(VL, columns - c); i++) {
+                real *to = dst + (c + i) * dst_row + r;
+                v_store_n(to, lanes, v_add(v_load_n(to, lanes), x[i]));
+            }
+        }
+}
+
+/* weight: (G*H, k); slots first..first+count-1 of each panel. */
 static void pack_matrix(const struct job *job, const real *weight, int64_t k, int first, int count, real *packed)
 {
-    memset(packed, 0, (size_t)(job->part * k * count) * sizeof *packed);
     for (int64_t p = 0; p < job->panels; p++)
         for (int s = 0; s < count; s++) {
             const int64_t gate = job->cell->gate_of_slot[first + s];
-            transpose(weight + (gate * job->hidden + p * LANES) * k, k, packed + (p * k * count + s) * LANES,
-                      count * LANES, units_in(job->hidden, p), k);
+            transpose_panel(weight + (gate * job->hidden + p * LANES) * k, k, packed + (p * k * count + s) * LANES,
+                            count * LANES, units_in(job->hidden, p), k);
         }
 }
 
@@ -77,11 +120,11 @@ static void pack_transposed(const struct job *job, const real *packed, int64_t k
     for (int64_t q = begin; q < end; q++) {
         const int64_t inputs = min_of(LANES, k - q * LANES);
         real *to = out + q * rows * LANES;
-        memset(to, 0, (size_t)(rows * LANES) * sizeof *to);
         for (int64_t p = 0; p < job->panels; p++) {
             const int64_t units = units_in(job->hidden, p);
             for (int s = 0; s < count; s++, to += units * LANES)
-                transpose(packed + ((p * k + q * LANES) * count + s) * LANES, count * LANES, to, LANES, inputs, units);
+                transpose_panel(packed + ((p * k + q * LANES) * count + s) * LANES, count * LANES, to, LANES, inputs,
+                                units);
         }
     }
 }
@@ -94,12 +137,11 @@ static void unpack_gradient(const struct job *job, const real *total, int64_t k,
         for (int s = 0; s < count; s++) {
             const int64_t row = job->cell->gate_of_slot[first + s] * job->hidden + p * LANES;
             const real *from = total + (p * (k + 1) * count + s) * LANES;
-            for (int64_t u = 0; u < units_in(job->hidden, p); u++) {
-                for (int64_t c = begin; c < min_of(k, end); c++)
-                    weight[(row + u) * k + c] += from[c * count * LANES + u];
-                if (begin <= k && k < end && job->net->bias)
-                    bias[row + u] += from[k * count * LANES + u];
-            }
+            const int64_t units = units_in(job->hidden, p);
+            add_transposed(from + begin * count * LANES, count * LANES, weight + row * k + begin, k,
+                           min_of(k, end) - begin, units);
+            for (int64_t u = 0; begin <= k && k < end && job->net->bias && u < units; u++)
+                bias[row + u] += from[k * count * LANES + u];
         }
 }
 

@@ -50,7 +50,7 @@ static void step_forward(const struct job *job, const struct direction *d, const
     const int64_t end = panel_end(part, job->panels);
     for (int i = 0; i < job->cell->passes; i++) {
         const struct product product = recurrent_product(job, d, i, s);
-        const int group = panels_per_tile(product.ns);
+        const int group = panels_per_tile(product.ns, s->rows);
         for (int64_t p = panel_begin(part, job->panels); p < end; p += group) {
             const int count = (int)min_of(group, end - p);
             product_panels(&product, p, count);

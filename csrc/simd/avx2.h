@@ -48,6 +48,13 @@ static inline vec v_copysign(vec magnitude, vec sign)
 static inline vmask v_lt(vec a, vec b) { return V(cmp)(a, b, _CMP_LT_OQ); }
 static inline vec v_select(vmask m, vec yes, vec no) { return V(blendv)(no, yes, m); }
 
+static inline void v_zip(vec a, vec b, vec *lo, vec *hi)
+{
+    const vec even = V(unpacklo)(a, b), odd = V(unpackhi)(a, b); /* of the pairs in each half */
+    *lo = V(permute2f128)(even, odd, 0x20);
+    *hi = V(permute2f128)(even, odd, 0x31);
+}
+
 /* Two factors, since 2^n alone is zero in the exponent field where y * 2^n is just above the smallest normal. */
 static inline vec v_scale(vec y, vec n)
 {

@@ -11,6 +11,7 @@
 #define V_AS_INT _mm512_castpd_si512
 #define V_AS_REAL _mm512_castsi512_pd
 #define SIGN_BIT _mm512_set1_epi64(INT64_MIN)
+#define ZIP(k) _mm512_setr_epi64(k, k + 8, k + 1, k + 9, k + 2, k + 10, k + 3, k + 11)
 typedef __m512d vec;
 typedef __mmask8 vmask;
 #else
@@ -21,6 +22,9 @@ typedef __mmask8 vmask;
 #define V_AS_INT _mm512_castps_si512
 #define V_AS_REAL _mm512_castsi512_ps
 #define SIGN_BIT _mm512_set1_epi32(INT32_MIN)
+#define ZIP(k)                                                                                                     \
+    _mm512_setr_epi32(k, k + 16, k + 1, k + 17, k + 2, k + 18, k + 3, k + 19, k + 4, k + 20, k + 5, k + 21, k + 6, \
+                      k + 22, k + 7, k + 23)
 typedef __m512 vec;
 typedef __mmask16 vmask;
 #endif
@@ -48,3 +52,8 @@ static inline vec v_copysign(vec magnitude, vec sign)
 static inline vmask v_lt(vec a, vec b) { return V_MASK(cmp)(a, b, _CMP_LT_OQ); }
 static inline vec v_select(vmask m, vec yes, vec no) { return V(mask_blend)(m, no, yes); }
 static inline vec v_scale(vec y, vec n) { return V(scalef)(y, n); }
+static inline void v_zip(vec a, vec b, vec *lo, vec *hi)
+{
+    *lo = V(permutex2var)(a, ZIP(0), b);
+    *hi = V(permutex2var)(a, ZIP(VL / 2), b);
+}

@@ -57,6 +57,12 @@ static inline vec v_max(vec a, vec b) { return v_select(v_lt(b, a), a, b); } /* 
 static inline vec v_abs(vec a) { return V(abs)(a); }
 static inline vec v_copysign(vec magnitude, vec sign) { return V(bsl)(V_SIGN, sign, magnitude); }
 
+static inline void v_zip(vec a, vec b, vec *lo, vec *hi)
+{
+    *lo = V(zip1)(a, b);
+    *hi = V(zip2)(a, b);
+}
+
 /* Two factors, since 2^n alone is zero in the exponent field where y * 2^n is just above the smallest normal. */
 static inline vec v_scale(vec y, vec n)
 {

@@ -34,6 +34,12 @@ static inline vec v_max(vec a, vec b) { return a > b ? a : b; }
 static inline vmask v_lt(vec a, vec b) { return a < b; }
 static inline vec v_select(vmask m, vec yes, vec no) { return m ? yes : no; }
 
+static inline void v_zip(vec a, vec b, vec *lo, vec *hi)
+{
+    *lo = a;
+    *hi = b;
+}
+
 /* Two factors, since 2^n alone is zero in the exponent field where y * 2^n is just above the smallest normal. */
 static inline vec v_scale(vec y, vec n)
 {

@@ -11,6 +11,7 @@
  *   v_abs v_copysign(magnitude, sign)
  *   v_lt(a, b) -> vmask                 v_select(mask, yes, no)
  *   v_scale(y, n)  = y * 2^n            n integral; y * 2^n may be subnormal (and then flushed)
+ *   v_zip(a, b, lo, hi)                 a0 b0 a1 b1 ... in lo and hi
  *   MAX_ROWS                            rows of a register tile with four columns
  */
 #ifndef RK_SIMD_H
