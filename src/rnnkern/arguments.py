@@ -6,7 +6,7 @@ resets in the caller's layout.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -109,11 +109,14 @@ def network(cell: str, params: Mapping[str, Array]) -> tuple[_core.Net, list[Arr
                 f"{name!r} must be {dtype} as 'weight_ih_l0' is, got {arrays[name].dtype}"
             )
     net = _core.Net(cell, dtype, isa.level(), bias, *sizes, layers, directions)
-    return net, four_by_four(net, {name: _dense(arrays[name], dtype) for name in shapes})
+    return net, by_kind([_dense(arrays[name], dtype) for name in shapes], bias)
 
 
-def four_by_four(net: _core.Net, arrays: Mapping[str, Array]) -> list[Array | None]:
-    return [arrays.get(name) for name in parameter_names(net.num_layers, net.num_directions, True)]
+def by_kind(arrays: Sequence[Array], bias: bool) -> list[Array | None]:
+    """Arrays in the order of parameter_names as the kernels take them: None for missing biases."""
+    if bias:
+        return list(arrays)
+    return [a for i in range(0, len(arrays), 2) for a in (arrays[i], arrays[i + 1], None, None)]
 
 
 def _dense(a: ArrayLike, dtype: np.dtype[Any]) -> Array:

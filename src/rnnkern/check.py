@@ -31,7 +31,7 @@ Array = NDArray[Any]
 Results = dict[str, list[Array]]
 
 GROUPS = ("y", "hx_n", "dx", "dhx", "drestart", "grads")
-FLOOR = 6  # ulp of a result's largest element, allowed beside the reference's own error
+FLOOR = 8  # ulp of a result's largest element, allowed beside the reference's own error
 ACTIVATION_ULP = 2  # what sigmoid and tanh may err by
 
 
@@ -222,19 +222,23 @@ def run_reference(case: Case, dtype: str) -> Results:
 
 
 @functools.lru_cache(maxsize=1)
-def _specified(case: Case) -> tuple[Results, dict[str, list[Array]]]:
-    """The results in float64, and the error that is allowed in float32."""
+def _specified(case: Case) -> tuple[Results, Array]:
+    """The results in float64, and the error of the reference in float32: its worst in ulp.
+
+    The worst of the case, since that of a single array is a matter of luck and of NumPy's BLAS.
+    """
     want, plain = run_reference(case, "float64"), run_reference(case, "float32")
-    ulp = np.finfo(np.float32).eps
-    tiny = np.finfo(np.float32).tiny
-    allowed = {
-        group: [
-            2 * _errors(p, w) + FLOOR * ulp * np.abs(w).max(initial=tiny)
-            for p, w in zip(plain[group], want[group], strict=True)
-        ]
+    errors = [
+        _errors(p, w) / _ulp(w, "float32")
         for group in GROUPS
-    }
-    return want, allowed
+        for p, w in zip(plain[group], want[group], strict=True)
+    ]
+    return want, np.max(errors, axis=0)
+
+
+def _ulp(want: Array, dtype: str) -> float:
+    """The rounding unit of a result's largest element."""
+    return float(np.finfo(dtype).eps * np.abs(want).max(initial=np.finfo(np.float32).tiny))
 
 
 def _errors(got: Array, want: Array) -> Array:
@@ -245,12 +249,13 @@ def _errors(got: Array, want: Array) -> Array:
 
 def share_of_allowed(case: Case, got: Results) -> float:
     """The largest error, as a share of the allowed one; the results must all be numbers."""
-    want, allowed = _specified(replace(case, dtype="", digests=()))  # both dtypes share it
-    ulps = float(np.finfo(case.dtype).eps / np.finfo(np.float32).eps)
+    want, reference_error = _specified(replace(case, dtype="", digests=()))  # both dtypes share it
+    # In float64 the expected results have an error of the same size themselves.
+    allowed = (3 if case.dtype == "float64" else 2) * reference_error + FLOOR
     worst = 0.0
     for group in GROUPS:
-        for g, w, bound in zip(got[group], want[group], allowed[group], strict=True):
-            share = float((_errors(g, w) / (bound * ulps)).max())
+        for g, w in zip(got[group], want[group], strict=True):
+            share = float((_errors(g, w) / _ulp(w, case.dtype) / allowed).max())
             worst = max(worst, share if share == share else np.inf)
     return worst
 

@@ -35,9 +35,9 @@ from .arguments import (
     as_output,
     as_resets,
     as_states,
+    by_kind,
     check_names,
     checked_seed,
-    four_by_four,
     kernel_cell,
     network,
     new_block,
@@ -98,12 +98,27 @@ class ForwardOptions(TypedDict, total=False):
 
 
 class Packed:
-    """Weights as the kernels read them: an immutable copy, cheap to share between threads."""
+    """Weights as the kernels read them, made by ``pack``: immutable, cheap to share."""
 
-    def __init__(self, cell: str, params: Mapping[str, Array]) -> None:
-        self.net, weights = network(cell, params)
-        self.block = new_block(_core.sizes(self.net, new_call(0, 0))[0])
-        _core.pack(self.net, weights, self.block)
+    __slots__ = ("_block", "_net")
+
+    def __init__(self, net: _core.Net, weights: list[Array | None]) -> None:
+        self._net = net
+        self._block = new_block(_core.sizes(net, new_call(0, 0))[0])
+        _core.pack(net, weights, self._block)
+
+    @property
+    def net(self) -> _core.Net:
+        """What the weights are of."""
+        return self._net
+
+    @property
+    def block(self) -> Array:
+        """The packed weights, bytes."""
+        return self._block
+
+    def __reduce__(self) -> Any:
+        raise TypeError("cannot pickle packed weights: pickle the weights, and pack them there")
 
 
 def pack(
@@ -125,7 +140,8 @@ def pack(
         ValueError, TypeError: what is missing, unexpected or wrongly shaped in params, or an
             unknown option.
     """
-    return Packed(kernel_cell(cell, nonlinearity=nonlinearity, reset_after=reset_after), params)
+    name = kernel_cell(cell, nonlinearity=nonlinearity, reset_after=reset_after)
+    return Packed(*network(name, params))
 
 
 def _apart(value: Any, out: Array) -> Any:
@@ -158,7 +174,7 @@ def _forward(
             raise ValueError(f"params are packed for {params.net.cell!r}, not for {cell!r}")
         packed = params
     else:
-        packed = Packed(cell, params)
+        packed = Packed(*network(cell, params))
     net = packed.net
     source = as_floats(x, "x", net.dtype)
     layout = Layout(net, source, batch_first)
@@ -349,7 +365,7 @@ class Tape:
                 )
             if not (a.flags.c_contiguous and a.flags.writeable and a.flags.aligned):
                 raise ValueError(f"grads[{name!r}] must be writeable and C-contiguous")
-        return four_by_four(net, arrays)
+        return by_kind([arrays[name] for name in shapes], net.bias)
 
 
 class BackwardOptions(TypedDict, total=False):

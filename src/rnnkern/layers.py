@@ -29,14 +29,14 @@ from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from . import functional
+from . import _core, functional, isa
 from .arguments import (
     GATES,
     Array,
     Checkpoint,
+    by_kind,
     checked_seed,
     kernel_cell,
-    network,
     parameter_shapes,
 )
 from .functional import Packed, Tape
@@ -143,9 +143,15 @@ class _Recurrent(Module):
         raise NotImplementedError
 
     @property
-    def _weights(self) -> Mapping[str, Array]:
-        """The parameters under the names that `functional` knows."""
-        raise NotImplementedError
+    def _stack(self) -> tuple[int, int]:
+        """Layers and directions."""
+        return 1, 1
+
+    @property
+    def _net(self) -> _core.Net:
+        """What the kernels compute."""
+        stack = (*self._sizes, *self._stack)
+        return _core.Net(self._kernel_cell, self.dtype, isa.level(), self.bias, *stack)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _CHECKS and name in vars(self):
@@ -161,17 +167,17 @@ class _Recurrent(Module):
     def _kernel_cell(self) -> str:
         return kernel_cell(self._cell, **self._cell_options())
 
-    def _bind(self, params: Mapping[str, Array] | Packed) -> Callable[..., Any]:
-        """`functional`'s forward with parameters and options filled in."""
+    def _bind(self, packed: Packed) -> Callable[..., Any]:
+        """`functional`'s forward with weights and options filled in."""
         forward = getattr(functional, f"{self._cell}_forward")
-        return partial(forward, params=params, **self._cell_options())
+        return partial(forward, params=packed, **self._cell_options())
 
     @property
     def _forward(self) -> Callable[..., Any]:
-        return self._bind(self._weights)
+        return self._bind(self._pack())
 
     def _pack(self) -> Packed:
-        return Packed(self._kernel_cell, self._weights)
+        return Packed(self._net, by_kind(list(self.params.values()), self.bias))
 
     @property
     def _sizes(self) -> tuple[int, int]:
@@ -319,17 +325,14 @@ class _Layer(_Recurrent, _Sequences[S]):
             )
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        directions = 2 if self.bidirectional else 1
-        return parameter_shapes(
-            GATES[self._kernel_cell], *self._sizes, self.num_layers, directions, self.bias
-        )
+        return parameter_shapes(GATES[self._kernel_cell], *self._sizes, *self._stack, self.bias)
 
     @property
-    def _weights(self) -> Mapping[str, Array]:
-        return self.params
+    def _stack(self) -> tuple[int, int]:
+        return self.num_layers, 2 if self.bidirectional else 1
 
-    def _bind(self, params: Mapping[str, Array] | Packed) -> Callable[..., Any]:
-        return partial(super()._bind(params), batch_first=self.batch_first)
+    def _bind(self, packed: Packed) -> Callable[..., Any]:
+        return partial(super()._bind(packed), batch_first=self.batch_first)
 
     def record(
         self,
@@ -404,8 +407,9 @@ class _Layer(_Recurrent, _Sequences[S]):
         for name, value in (("T", T), ("B", B)):
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
                 raise ValueError(f"{name}: expected an integer of at least 0, got {value!r}")
-        net, _ = network(self._kernel_cell, self._weights)
-        return functional.net_memory(net, int(T), int(B), lengths, record, checkpoint, num_threads)
+        return functional.net_memory(
+            self._net, int(T), int(B), lengths, record, checkpoint, num_threads
+        )
 
 
 class RNN(_Layer[Array]):
@@ -666,12 +670,8 @@ class _Cell(_Recurrent, _Steps[S]):
     """One layer in one direction, called step by step."""
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        shapes = parameter_shapes(GATES[self._kernel_cell], *self._sizes, 1, 1, self.bias)
+        shapes = parameter_shapes(GATES[self._kernel_cell], *self._sizes, *self._stack, self.bias)
         return {name.removesuffix("_l0"): shape for name, shape in shapes.items()}
-
-    @property
-    def _weights(self) -> Mapping[str, Array]:
-        return _layer_names(self.params)
 
     def record(
         self, x: ArrayLike, hx: Any = None, *, num_threads: int | None = None
