@@ -59,6 +59,17 @@ rnnkern_status rnnkern_sizes(const rnnkern_net *net, const rnnkern_call *call, r
     return status ? status : kernels->sizes(net, call, sizes);
 }
 
+rnnkern_status rnnkern_plan(const rnnkern_net *net, const rnnkern_call *call, rnnkern_plan_t *plan)
+{
+    const struct rk_kernels *kernels;
+    if (!call || !plan)
+        return RNNKERN_BAD_ARGUMENT;
+    rnnkern_status status = check(net, call, &kernels);
+    if (!status)
+        kernels->plan(net, call, plan);
+    return status;
+}
+
 rnnkern_status rnnkern_pack(const rnnkern_net *net, const void *const *weights, void *packed)
 {
     const struct rk_kernels *kernels;

@@ -7,6 +7,7 @@
 
 struct rk_kernels {
     rnnkern_status (*sizes)(const rnnkern_net *, const rnnkern_call *, rnnkern_sizes_t *);
+    void (*plan)(const rnnkern_net *, const rnnkern_call *, rnnkern_plan_t *);
     void (*pack)(const rnnkern_net *, const void *const *weights, void *packed);
     void (*forward)(const rnnkern_net *, const rnnkern_call *, const void *packed, rnnkern_rows x, rnnkern_states hx,
                     rnnkern_states restart, rnnkern_rows y, rnnkern_states hx_n, void *tape, void *workspace);

@@ -67,6 +67,16 @@ typedef enum {
 typedef enum { RNNKERN_RESTART_ZERO, RNNKERN_RESTART_SHARED, RNNKERN_RESTART_PER_ROW } rnnkern_restart;
 typedef enum { RNNKERN_SPLIT_AUTO, RNNKERN_SPLIT_ROWS, RNNKERN_SPLIT_UNITS } rnnkern_split;
 
+/* Why a call uses one thread or a team, and how it is split. */
+typedef enum {
+    RNNKERN_ONE_ALLOWED,      /* the caller allows one */
+    RNNKERN_ONE_SMALL_WORK,   /* waking a team would take longer */
+    RNNKERN_ONE_SMALL_MATRIX, /* few rows, and one core reads the recurrent matrix fast enough */
+    RNNKERN_ONE_SHARE,        /* there is one row, or one panel of 16 units */
+    RNNKERN_TEAM_OF_ROWS,
+    RNNKERN_TEAM_OF_UNITS
+} rnnkern_reason;
+
 typedef struct {
     rnnkern_cell cell;
     rnnkern_dtype dtype;
@@ -95,6 +105,15 @@ typedef struct {
     size_t backward_workspace; /* scratch memory of rnnkern_backward */
 } rnnkern_sizes_t;
 
+/* How a call will be done. */
+typedef struct {
+    rnnkern_reason reason;
+    int threads;
+    int tile_rows, tile_columns; /* of a register tile: rows, and vectors of vector_lanes units */
+    int vector_lanes;
+    int64_t chunk_rows; /* (step, row) pairs whose inputs are projected ahead of the recurrence */
+} rnnkern_plan_t;
+
 /* A sequence array: element (t, b, f) is data[t*step + b*row + f]; strides count elements. */
 typedef struct {
     void *data;
@@ -115,6 +134,8 @@ int rnnkern_level_supported(int level); /* by this CPU and its operating system 
 int rnnkern_team_size(void);
 
 rnnkern_status rnnkern_sizes(const rnnkern_net *net, const rnnkern_call *call, rnnkern_sizes_t *sizes);
+
+rnnkern_status rnnkern_plan(const rnnkern_net *net, const rnnkern_call *call, rnnkern_plan_t *plan);
 
 rnnkern_status rnnkern_pack(const rnnkern_net *net, const void *const *weights, void *packed);
 

@@ -33,6 +33,17 @@ static rnnkern_status sizes(const rnnkern_net *net, const rnnkern_call *call, rn
     return RNNKERN_OK;
 }
 
+static void plan(const rnnkern_net *net, const rnnkern_call *call, rnnkern_plan_t *out)
+{
+    const struct job job = job_for_call(net, call);
+    *out = (rnnkern_plan_t){.reason = job.reason,
+                            .threads = job.threads,
+                            .tile_rows = MAX_ROWS,
+                            .tile_columns = TILE_COLUMNS,
+                            .vector_lanes = VL,
+                            .chunk_rows = job.chunk_rows};
+}
+
 static void activate(rnnkern_activation activation, int64_t n, const void *x, void *y)
 {
     rk_fpmode mode = rk_flush_subnormals();
@@ -46,6 +57,7 @@ static void activate(rnnkern_activation activation, int64_t n, const void *x, vo
 
 const struct rk_kernels RK_TABLE = {
     .sizes = sizes,
+    .plan = plan,
     .pack = pack,
     .forward = forward,
     .backward = backward,

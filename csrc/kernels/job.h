@@ -40,6 +40,7 @@ struct job {
     int64_t hidden, layers, directions, panels, part, width; /* part: padded H; width: elements of a state row */
     int64_t gate_row, chunk_rows, block_rows, restart_rows;
     int threads, split_units;
+    rnnkern_reason reason;
     struct plan plan;
     struct rows *lists; /* [threads] */
     /* kept for backward (or scratch, in inference) */
@@ -128,10 +129,16 @@ static void choose_split(struct job *job)
     const double work = (double)(recurrent + job->cell->gates * job->hidden * job->net->input_size) *
                         (double)job->plan.real_rows * (double)(job->layers * job->directions);
     const int units = automatic ? call->rows < 2 * call->threads : call->split == RNNKERN_SPLIT_UNITS;
-    const int small = work < MIN_WORK_OF_TEAM || (units && recurrent * (int64_t)sizeof(real) < MIN_BYTES_OF_UNITS);
-    const int64_t useful = automatic && small ? 1 : units ? job->panels : call->rows;
-    job->threads = (int)max_of(1, min_of(call->threads, useful));
-    job->split_units = units && job->threads > 1;
+    const int64_t shares = units ? job->panels : call->rows;
+    job->reason = call->threads == 1                     ? RNNKERN_ONE_ALLOWED
+                  : automatic && work < MIN_WORK_OF_TEAM ? RNNKERN_ONE_SMALL_WORK
+                  : automatic && units && recurrent * (int64_t)sizeof(real) < MIN_BYTES_OF_UNITS
+                      ? RNNKERN_ONE_SMALL_MATRIX
+                  : shares < 2 ? RNNKERN_ONE_SHARE
+                  : units      ? RNNKERN_TEAM_OF_UNITS
+                               : RNNKERN_TEAM_OF_ROWS;
+    job->threads = job->reason >= RNNKERN_TEAM_OF_ROWS ? (int)min_of(call->threads, shares) : 1;
+    job->split_units = job->reason == RNNKERN_TEAM_OF_UNITS;
 }
 
 static struct job job_for(const rnnkern_net *net, const rnnkern_call *call)

@@ -55,6 +55,15 @@ cdef extern from "rnnkern.h" nogil:
         size_t tape
         size_t forward_workspace
         size_t backward_workspace
+    ctypedef enum rnnkern_reason:
+        pass
+    ctypedef struct rnnkern_plan_t:
+        rnnkern_reason reason
+        int threads
+        int tile_rows
+        int tile_columns
+        int vector_lanes
+        int64_t chunk_rows
     ctypedef struct rnnkern_rows:
         void *data
         int64_t step
@@ -66,6 +75,7 @@ cdef extern from "rnnkern.h" nogil:
     int rnnkern_level_supported(int)
     int rnnkern_team_size()
     rnnkern_status rnnkern_sizes(const rnnkern_net *, const rnnkern_call *, rnnkern_sizes_t *)
+    rnnkern_status rnnkern_plan(const rnnkern_net *, const rnnkern_call *, rnnkern_plan_t *)
     rnnkern_status rnnkern_pack(const rnnkern_net *, const void *const *, void *)
     rnnkern_status rnnkern_forward(const rnnkern_net *, const rnnkern_call *, const void *, rnnkern_rows, rnnkern_states,
                                    rnnkern_states, rnnkern_rows, rnnkern_states, void *, void *)
@@ -82,6 +92,7 @@ DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 ACTIVATIONS = ("sigmoid", "tanh")
 KEEP_NONE, KEEP_GATES, KEEP_STATES, KEEP_SEGMENTS = range(4)
 RESTART_ZERO, RESTART_SHARED, RESTART_PER_ROW = range(3)
+REASONS = ("one allowed", "small work", "small matrix", "one share", "rows", "units")
 SPLITS = ("auto", "rows", "units")
 ALIGNMENT = RNNKERN_ALIGNMENT
 
@@ -198,6 +209,10 @@ cdef class Call:
         return <int>self.c.keep
 
     @property
+    def segment(self):
+        return self.c.segment
+
+    @property
     def restart_kind(self):
         return <int>self.c.restart_kind
 
@@ -300,6 +315,13 @@ def sizes(Net net, Call call):
     cdef rnnkern_sizes_t s
     check(rnnkern_sizes(&net.c, &call.c, &s))
     return s.packed, s.tape, s.forward_workspace, s.backward_workspace
+
+
+def plan(Net net, Call call):
+    """(one of REASONS, threads, (rows, vectors, lanes) of a register tile, rows of a chunk)."""
+    cdef rnnkern_plan_t p
+    check(rnnkern_plan(&net.c, &call.c, &p))
+    return REASONS[<int>p.reason], p.threads, (p.tile_rows, p.tile_columns, p.vector_lanes), p.chunk_rows
 
 
 def pack(Net net, weights, packed):

@@ -16,7 +16,6 @@ wrong kind or dtype (nothing is cast in silence) and ``ValueError`` for a wrong 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -475,10 +474,10 @@ def memory_estimate(
     (y and final states).
     """
     net = params.net if isinstance(params, Packed) else network(kernel_cell(cell), params)[0]
-    return net_memory(net, T, B, lengths, record, checkpoint, num_threads)
+    return net_memory(net, net_call(net, T, B, lengths, record, checkpoint, num_threads))
 
 
-def net_memory(
+def net_call(
     net: _core.Net,
     T: int,
     B: int,
@@ -486,14 +485,17 @@ def net_memory(
     record: bool,
     checkpoint: Checkpoint,
     num_threads: int | None,
-) -> dict[str, int]:
-    """memory_estimate of a network that is described already."""
+) -> _core.Call:
+    """The call that T steps of B rows would be."""
     layout = Layout(net, np.broadcast_to(np.zeros(1, net.dtype), (T, B, net.input_size)), False)
-    call = new_call(
-        T, B, as_lengths(lengths, layout), None, 0, checkpoint, record, 0.0, 0, num_threads
-    )
+    checked = as_lengths(lengths, layout)
+    return new_call(T, B, checked, None, 0, checkpoint, record, 0.0, 0, num_threads)
+
+
+def net_memory(net: _core.Net, call: _core.Call) -> dict[str, int]:
+    """memory_estimate of a call."""
     packed, tape, forward, backward = _core.sizes(net, call)
     features = net.num_directions * net.hidden_size
-    states = len(layout.state_names) * math.prod(layout.state_shape)
-    outputs = net.dtype.itemsize * (T * B * features + states)
+    states = (2 if net.cell == "lstm" else 1) * net.num_layers * features
+    outputs = net.dtype.itemsize * call.rows * (call.steps * features + states)
     return {"tape": tape, "workspace": max(forward, backward), "packed": packed, "outputs": outputs}

@@ -24,7 +24,7 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -41,6 +41,9 @@ from .arguments import (
 )
 from .functional import Packed, Tape
 from .parameters import Module, positive_int
+
+if TYPE_CHECKING:
+    from .plan import Plan
 
 __all__ = [
     "GRU",
@@ -404,10 +407,41 @@ class _Layer(_Recurrent, _Sequences[S]):
         A dict of "tape" (zero unless `record`), "workspace" (of forward or backward, the larger),
         "packed" (weights) and "outputs" (y and the final states). Other arguments as for `record`.
         """
+        return functional.net_memory(
+            self._net, self._call(T, B, lengths, checkpoint, record, num_threads)
+        )
+
+    def plan(
+        self,
+        T: int,
+        B: int,
+        lengths: ArrayLike | None = None,
+        checkpoint: Checkpoint = None,
+        record: bool = False,
+        num_threads: int | None = None,
+    ) -> Plan:
+        """Say what a call on T steps of B rows will do: kernels, threads, tiles, memory, and why.
+
+        Arguments as for `record`; without `record=True` the call is inference.
+        """
+        from .plan import plan_of
+
+        call = self._call(T, B, lengths, checkpoint, record, num_threads)
+        return plan_of(self._net, call, functional.net_memory(self._net, call))
+
+    def _call(
+        self,
+        T: int,
+        B: int,
+        lengths: ArrayLike | None,
+        checkpoint: Checkpoint,
+        record: bool,
+        num_threads: int | None,
+    ) -> _core.Call:
         for name, value in (("T", T), ("B", B)):
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
                 raise ValueError(f"{name}: expected an integer of at least 0, got {value!r}")
-        return functional.net_memory(
+        return functional.net_call(
             self._net, int(T), int(B), lengths, record, checkpoint, num_threads
         )
 

@@ -1,0 +1,74 @@
+"""`layer.plan` says what a call will do."""
+
+import numpy as np
+import pytest
+
+import rnnkern as rk
+from rnnkern import _core, isa
+
+BIG = rk.LSTM(40, 256, seed=0)
+SMALL = rk.GRU(3, 16, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("layer", "steps", "rows", "num_threads", "threads", "split", "word"),
+    [
+        (BIG, 100, 16, 1, 1, None, "num_threads"),
+        (BIG, 100, 16, 2, 2, "rows", "rows enough"),
+        (BIG, 100, 16, 5, 5, "rows", "rows enough"),
+        (BIG, 100, 1, 2, 2, "units", "few rows"),
+        (rk.LSTM(40, 32, seed=0), 1000, 1, 2, 1, None, "recurrent matrix"),
+        (SMALL, 2, 1, 2, 1, None, "too short"),
+        (SMALL, 0, 0, 2, 1, None, "too short"),
+    ],
+)
+def test_threads_and_split(layer, steps, rows, num_threads, threads, split, word):
+    plan = layer.plan(steps, rows, num_threads=num_threads)
+    assert (plan.threads, plan.split) == (threads, split)
+    assert word in plan.reason
+
+
+def test_a_call_uses_the_threads_that_its_plan_says():
+    before = _core.team_size()
+    threads = before + 1
+    assert BIG.plan(10, 4 * threads, num_threads=threads).threads == threads
+    BIG(np.zeros((10, 4 * threads, 40), np.float32), num_threads=threads)
+    assert _core.team_size() == threads
+
+
+@pytest.mark.parametrize("level", isa.available())
+def test_level_and_tiles(level):
+    with isa.using(level):
+        plan = BIG.plan(10, 4)
+    rows, vectors, lanes = plan.tiles
+    assert plan.level == level
+    assert lanes == {"avx512": 16, "avx2": 8, "neon": 4, "scalar": 1}[level]
+    assert (rows, vectors) == ({"avx512": 6, "avx2": 3, "neon": 6, "scalar": 2}[level], 4)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "kept"),
+    [
+        (None, "gates of every step"),
+        ("gates", "states of every step"),
+        ("auto", "states of every 10 steps"),
+        (7, "states of every 7 steps"),
+    ],
+)
+def test_checkpoint_and_bytes(checkpoint, kept):
+    plan = BIG.plan(100, 4, record=True, checkpoint=checkpoint, num_threads=1)
+    assert plan.checkpoint == kept
+    assert plan.bytes == BIG.memory_estimate(100, 4, checkpoint=checkpoint, num_threads=1)
+    assert BIG.plan(100, 4).checkpoint == "nothing, inference"
+
+
+def test_lengths_count():
+    lengths = np.full(16, 1)
+    assert SMALL.plan(100, 16, num_threads=2).split == "rows"
+    assert SMALL.plan(100, 16, lengths, num_threads=2).split is None
+
+
+@pytest.mark.parametrize("arguments", [(-1, 2), (2, 1.5), ("3", 1), (True, 1)])
+def test_wrong_sizes(arguments):
+    with pytest.raises((TypeError, ValueError), match=r"T|B"):
+        BIG.plan(*arguments)
