@@ -3,6 +3,7 @@
 RNN, LSTM, GRU              layers, as torch's
 RNNCell, LSTMCell, GRUCell  single steps
 load                        a layer from the file that its `save` wrote
+Stream                      what `layer.stream()` returns: a step at a time, with state
 functional                  the same as functions, for those who hold their own arrays
 train                       what training needs besides: embedding, linear, loss, optimisers
 reference                   the specification, in NumPy
@@ -16,6 +17,7 @@ from .threads import get_num_threads, set_num_threads
 
 if TYPE_CHECKING:
     from . import reference, train
+    from .stream import Stream
 
 __all__ = [
     "GRU",
@@ -24,6 +26,7 @@ __all__ = [
     "GRUCell",
     "LSTMCell",
     "RNNCell",
+    "Stream",
     "__version__",
     "functional",
     "get_num_threads",
@@ -37,12 +40,14 @@ __version__ = "0.1.0"
 
 # Imported when first used, so that `import rnnkern` stays quick.
 def __getattr__(name: str) -> Any:
-    if name in ("reference", "train"):
-        from importlib import import_module
+    from importlib import import_module
 
+    if name in ("reference", "train"):
         return import_module(f".{name}", __name__)
+    if name == "Stream":
+        return import_module(".stream", __name__).Stream
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "reference", "train"})
+    return sorted({*globals(), "Stream", "reference", "train"})

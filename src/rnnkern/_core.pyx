@@ -2,6 +2,7 @@
 """The functions of csrc/rnnkern.h, one to one. Arguments come checked from functional.py; what is checked again here
 is only what keeps a wrong array from being read as memory."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
+from libc.string cimport memcpy
 
 cimport numpy as cnp
 
@@ -84,6 +85,13 @@ cdef extern from "rnnkern.h" nogil:
                                     void *const *, void *)
     rnnkern_status rnnkern_activate(rnnkern_dtype, int, rnnkern_activation, int64_t, const void *, void *)
     rnnkern_status rnnkern_dropout_mask(rnnkern_dtype, double, uint64_t, int64_t, int64_t, int64_t, int64_t, void *)
+
+
+cdef extern from "<stdatomic.h>" nogil:
+    ctypedef struct atomic_flag:
+        pass
+    bint atomic_flag_test_and_set(atomic_flag *)
+    void atomic_flag_clear(atomic_flag *)
 
 
 # In the order of the enums of rnnkern.h.
@@ -370,6 +378,193 @@ def backward(Net net, Call call, packed, x, tape, dy, dhx_n, dx, dhx, drestart, 
         status = rnnkern_backward(&net.c, &call.c, packed_at, x_at, tape_at, dy_at, dhx_n_at, dx_at, dhx_at,
                                   drestart_at, grads_at, workspace_at)
     check(status)
+
+
+cdef class Stepper:
+    """Single steps of causal layers in one call each, on memory that is there already.
+
+    For all that is out of the ordinary its methods return None before anything is done, and the
+    caller takes another way.
+    """
+
+    cdef rnnkern_call call
+    cdef readonly Net net
+    cdef object packed, workspace
+    cdef void *packed_at
+    cdef void *workspace_at
+    cdef int64_t most
+    cdef int most_threads
+    cdef atomic_flag busy
+
+    def __cinit__(self, *args, **kwargs):
+        atomic_flag_clear(&self.busy)
+
+    def bind(self, Net net, packed, workspace, int64_t rows, int threads):
+        """Steps of at most so many rows on at most so many threads, with these packed weights."""
+        needed = sizes(net, Call(1, rows, None, None, RESTART_ZERO, KEEP_NONE, 1, 0.0, 0, threads))
+        if net.c.num_directions != 1:
+            raise ValueError("the layers must be causal")
+        self.packed_at, self.workspace_at = block(packed, needed[0]), block(workspace, needed[2])
+        self.net, self.packed, self.workspace, self.most = net, packed, workspace, rows
+        self.call.steps = self.call.segment = 1
+        self.call.threads = self.most_threads = threads
+
+    def enter(self):
+        """Claims the workspace for this thread; RuntimeError where another one has it."""
+        if atomic_flag_test_and_set(&self.busy):
+            raise RuntimeError("this stream is in use by another thread")
+
+    def leave(self):
+        atomic_flag_clear(&self.busy)
+
+    cdef int run(self, int64_t rows, const void *x, rnnkern_states before, rnnkern_states after, void *y) except -1:
+        """One step; `before` may be `after`, and y NULL. The caller has the workspace."""
+        cdef rnnkern_rows x_at, y_at
+        cdef rnnkern_states none
+        cdef rnnkern_status status
+        none.h = none.c = NULL
+        x_at.data, x_at.step, x_at.row = <void *>x, rows * self.net.c.input_size, self.net.c.input_size
+        y_at.data, y_at.step, y_at.row = y, rows * self.net.c.hidden_size, self.net.c.hidden_size
+        self.call.rows = rows
+        with nogil:
+            status = rnnkern_forward(&self.net.c, &self.call, self.packed_at, x_at, before, none, y_at, after, NULL,
+                                     self.workspace_at)
+        return check(status)
+
+    cdef int64_t rows_of(self, array, int64_t features) noexcept:
+        """B of a contiguous (B, features) array, 1 of a (features,) one, -1 of anything else."""
+        if not cnp.PyArray_CheckExact(array):
+            return -1
+        cdef cnp.ndarray a = array
+        cdef int ndim = cnp.PyArray_NDIM(a)
+        if ndim < 1 or ndim > 2 or cnp.PyArray_TYPE(a) != type_of(self.net) or not cnp.PyArray_ISCARRAY_RO(a) or \
+                cnp.PyArray_DIM(a, ndim - 1) != features:
+            return -1
+        return cnp.PyArray_DIM(a, 0) if ndim == 2 else 1
+
+    cdef cnp.ndarray empty(self, int ndim, int64_t rows):
+        cdef cnp.npy_intp shape[2]
+        shape[0] = rows
+        shape[ndim - 1] = self.net.c.hidden_size
+        return cnp.PyArray_EMPTY(ndim, shape, type_of(self.net), 0)
+
+    def cell(self, x, hx, int threads):
+        """The next state of one layer from x (B, I) or (I,) and hx, as functional has it; or None."""
+        cdef bint two = self.net.c.cell == 2
+        cdef int64_t rows = self.rows_of(x, self.net.c.input_size), units = self.net.c.hidden_size
+        cdef rnnkern_states before, after
+        cdef cnp.ndarray h, c
+        cdef int ndim
+        if rows < 0 or rows > self.most or threads > self.most_threads:
+            return None
+        ndim = cnp.PyArray_NDIM(<cnp.ndarray>x)
+        before.h = before.c = after.c = NULL
+        if hx is not None:
+            if two and (type(hx) is not tuple or len(<tuple>hx) != 2):
+                return None
+            for part in (<tuple>hx if two else (hx,)):
+                if self.rows_of(part, units) != rows or cnp.PyArray_NDIM(<cnp.ndarray>part) != ndim:
+                    return None
+            before.h = cnp.PyArray_DATA(<cnp.ndarray>(hx[0] if two else hx))
+            before.c = cnp.PyArray_DATA(<cnp.ndarray>hx[1]) if two else NULL
+        if atomic_flag_test_and_set(&self.busy):
+            return None
+        try:
+            h = self.empty(ndim, rows)
+            after.h = cnp.PyArray_DATA(h)
+            if two:
+                c = self.empty(ndim, rows)
+                after.c = cnp.PyArray_DATA(c)
+            self.call.threads = threads
+            self.run(rows, cnp.PyArray_DATA(<cnp.ndarray>x), before, after, NULL)
+            return (h, c) if two else h
+        finally:
+            atomic_flag_clear(&self.busy)
+
+
+cdef class StreamBase(Stepper):
+    """A Stepper with states: (L, B, H) arrays h and c, and as many again for the rows of a step that takes but some."""
+
+    cdef readonly tuple states
+    cdef tuple some
+    cdef rnnkern_states at, some_at
+
+    def hold(self, tuple states, tuple some):
+        """Keeps the states there; both are as functional has them."""
+        self.at, self.some_at = states_of(states, self.net, self.most), states_of(some, self.net, self.most)
+        self.states, self.some = states, some
+
+    def step(self, x, out=None, rows=None):
+        """One step.
+
+        Args:
+            x: inputs (B, I); where B is 1 also (I,).
+            out: an array for the outputs, contiguous; without it a new one is made.
+            rows: the rows that advance, distinct integers (n,); x and the outputs are then (n, I) and (n, H).
+                Other rows keep their state. By default all rows advance.
+
+        Returns:
+            Outputs of the last layer, (B, H), or (H,) for x (I,).
+
+        Raises:
+            TypeError, ValueError: an argument of the wrong kind, dtype or shape, or a row out of range.
+            RuntimeError: another thread is using the stream.
+        """
+        cdef int64_t n = self.rows_of(x, self.net.c.input_size)
+        cdef cnp.ndarray y
+        cdef const char *x_at
+        cdef char *y_at
+        if rows is not None or n != self.most:
+            return self.general_step(x, out, rows)
+        cdef int ndim = cnp.PyArray_NDIM(<cnp.ndarray>x)
+        if out is None:
+            y = self.empty(ndim, n)
+        elif self.rows_of(out, self.net.c.hidden_size) == n and cnp.PyArray_NDIM(<cnp.ndarray>out) == ndim and \
+                cnp.PyArray_ISWRITEABLE(<cnp.ndarray>out):
+            y = out
+        else:
+            return self.general_step(x, out, rows)
+        x_at, y_at = <const char *>cnp.PyArray_DATA(<cnp.ndarray>x), <char *>cnp.PyArray_DATA(y)
+        if x_at < y_at + cnp.PyArray_NBYTES(y) and y_at < x_at + cnp.PyArray_NBYTES(<cnp.ndarray>x):
+            return self.general_step(x, out, rows)
+        self.enter()
+        try:
+            self.run(n, x_at, self.at, self.at, y_at)
+        finally:
+            atomic_flag_clear(&self.busy)
+        return y
+
+    def step_some(self, x, y, rows):
+        """One step of the rows (n,), int64, distinct and in range; x (n, I) and y (n, H) contiguous."""
+        cdef int64_t n = cnp.PyArray_SIZE(<cnp.ndarray>rows)
+        cdef const int64_t *index = <const int64_t *>plain(rows, cnp.NPY_INT64, n)
+        cdef void *x_at = plain(x, type_of(self.net), n * self.net.c.input_size)
+        cdef void *y_at = plain(y, type_of(self.net), n * self.net.c.hidden_size)
+        self.enter()
+        try:
+            self.exchange(index, n, False)
+            self.run(n, x_at, self.some_at, self.some_at, y_at)
+            self.exchange(index, n, True)
+        finally:
+            atomic_flag_clear(&self.busy)
+
+    cdef void exchange(self, const int64_t *index, int64_t n, bint back) noexcept nogil:
+        """Copies the states of some rows to where they lie densely, or back."""
+        cdef size_t size = <size_t>self.net.c.hidden_size * (4 if self.net.c.dtype == 0 else 8)
+        cdef int64_t layer, i
+        cdef char *all_rows
+        cdef char *dense
+        for part in range(2):
+            all_rows = <char *>(self.at.c if part else self.at.h)
+            dense = <char *>(self.some_at.c if part else self.some_at.h)
+            if all_rows == NULL:
+                continue
+            for layer in range(self.net.c.num_layers):
+                for i in range(n):
+                    if back:
+                        memcpy(all_rows + (layer * self.most + index[i]) * size, dense + (layer * n + i) * size, size)
+                    else:
+                        memcpy(dense + (layer * n + i) * size, all_rows + (layer * self.most + index[i]) * size, size)
 
 
 def activate(int level, str activation, cnp.ndarray x):

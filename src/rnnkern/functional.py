@@ -120,6 +120,14 @@ class Packed:
         raise TypeError("cannot pickle packed weights: pickle the weights, and pack them there")
 
 
+def stepper(packed: Packed, rows: int) -> _core.Stepper:
+    """For single steps of at most so many rows with little overhead."""
+    stepper = _core.Stepper()
+    workspace = new_block(_core.sizes(packed.net, new_call(1, rows))[2])
+    stepper.bind(packed.net, packed.block, workspace, rows, threads.get_num_threads())
+    return stepper
+
+
 def pack(
     cell: Literal["rnn", "lstm", "gru"],
     params: Mapping[str, Array],

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, Ty
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from . import _core, functional, isa
+from . import _core, functional, isa, threads
 from .arguments import (
     GATES,
     Array,
@@ -44,6 +44,7 @@ from .parameters import Module, positive_int
 
 if TYPE_CHECKING:
     from .plan import Plan
+    from .stream import Stream
 
 __all__ = [
     "GRU",
@@ -220,10 +221,12 @@ class _Recurrent(Module):
 class _Snapshot:
     """Packed weights and options: nothing in it can be changed."""
 
-    __slots__ = ("_forward", "_repr", "_sizes")
+    __slots__ = ("_forward", "_packed", "_repr", "_sizes")
 
-    def __init__(self, forward: Callable[..., Any], sizes: tuple[int, int], repr_: str) -> None:
-        self._forward, self._sizes, self._repr = forward, sizes, repr_
+    def __init__(self, layer: _Recurrent) -> None:
+        self._packed = layer._pack()
+        self._forward, self._sizes = layer._bind(self._packed), layer._sizes
+        self._repr = repr(layer)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._repr})"
@@ -310,6 +313,14 @@ class Frozen(_Snapshot, _Sequences[S]):
 
     __slots__ = ()
 
+    def stream(
+        self, batch_size: int = 1, num_threads: int = 1, *, restart_state: Any = None
+    ) -> Stream:
+        """Return a stream as the layer's `stream` does; all of them share the packed weights."""
+        from .stream import Stream
+
+        return Stream(self._packed, batch_size, num_threads, restart_state)
+
 
 class _Layer(_Recurrent, _Sequences[S]):
     """A stack of layers, each in one or two directions."""
@@ -391,7 +402,24 @@ class _Layer(_Recurrent, _Sequences[S]):
 
     def freeze(self) -> Frozen[S]:
         """Return an immutable snapshot for inference, which later changes do not reach."""
-        return Frozen(self._bind(self._pack()), self._sizes, repr(self))
+        return Frozen(self)
+
+    def stream(
+        self, batch_size: int = 1, num_threads: int = 1, *, restart_state: Any = None
+    ) -> Stream:
+        """Return a stream: the layer packed once, to advance a step at a time with its own state.
+
+        Args:
+            batch_size: rows that advance together.
+            num_threads: at most so many; more than one pays for large layers or many rows.
+            restart_state: what `Stream.reset` sets: h (L, H), for the LSTM (h, c). None: zeros.
+
+        Raises:
+            ValueError: the layer is bidirectional: the reverse direction starts at the end.
+        """
+        from .stream import Stream
+
+        return Stream(self._pack(), batch_size, num_threads, restart_state, self._pack)
 
     def memory_estimate(
         self,
@@ -648,10 +676,22 @@ class _Steps(Generic[S]):
         return next_state
 
 
-class FrozenCell(_Snapshot, _Steps[S]):
-    """A cell as it was at `freeze()`; see `Frozen`."""
+_FAST_ROWS = 16  # beyond which the overhead of a call no longer counts
 
-    __slots__ = ()
+
+class FrozenCell(_Snapshot, _Steps[S]):
+    """A cell as it was at `freeze()`; see `Frozen`. A step costs little more than the kernel."""
+
+    __slots__ = ("_stepper",)
+
+    def __init__(self, layer: _Recurrent) -> None:
+        super().__init__(layer)
+        self._stepper = functional.stepper(self._packed, _FAST_ROWS)
+
+    def __call__(self, x: ArrayLike, hx: Any = None, *, num_threads: int | None = None) -> S:
+        """See the cell's `__call__`."""
+        state: S | None = self._stepper.cell(x, hx, threads.chosen(num_threads))
+        return super().__call__(x, hx, num_threads=num_threads) if state is None else state
 
 
 class CellTape(Generic[S]):
@@ -726,7 +766,7 @@ class _Cell(_Recurrent, _Steps[S]):
 
     def freeze(self) -> FrozenCell[S]:
         """Return an immutable snapshot for inference, which later changes do not reach."""
-        return FrozenCell(self._bind(self._pack()), self._sizes, repr(self))
+        return FrozenCell(self)
 
 
 class RNNCell(_Cell[Array]):
