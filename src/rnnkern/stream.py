@@ -86,7 +86,7 @@ class Stream(_core.StreamBase):
 
     @property
     def batch_size(self) -> int:
-        return self.states[0].shape[1]
+        return int(self.states[0].shape[1])
 
     @property
     def input_size(self) -> int:
