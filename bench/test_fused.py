@@ -1,25 +1,27 @@
-"""Fused kernels against the unfused C path: `pytest bench/` (pytest-benchmark), one thread."""
+"""Fused kernels against the unfused C path, and what training adds: `pytest bench/`, one thread."""
 
-import numpy as np
 import pytest
-from workloads import Workload
+from measure import check_agreement
+from peers import contenders_for
+from workloads import GATES, Problem
 
 SHAPES = [(100, 1, 64, 64), (100, 16, 128, 128), (100, 32, 256, 256)]
 
+pytestmark = [
+    pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: ",".join(map(str, shape))),
+    pytest.mark.parametrize("cell", GATES),
+]
 
-@pytest.mark.parametrize("path", ["fused", "unfused"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
+
+@pytest.mark.parametrize("path", ["rnnkern", "frozen", "unfused"])
 def test_inference(benchmark, cell, shape, path):
-    work = Workload(cell, shape)
-    np.testing.assert_allclose(work.unfused(), work.fused(), atol=1e-5)
+    functions = contenders_for("inference", Problem(cell, shape), ["rnnkern", "unfused"])
+    check_agreement({label: function() for label, function in functions.items()})
     benchmark.group = f"{cell} inference {shape}"
-    benchmark(getattr(work, path))
+    benchmark(functions[path])
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
 def test_training(benchmark, cell, shape):
-    work = Workload(cell, shape)
-    benchmark.group = f"{cell} training {shape}"
-    benchmark(work.fused_training)
+    functions = contenders_for("training", Problem(cell, shape), ["rnnkern"])
+    benchmark.group = f"training {shape}"
+    benchmark(functions["rnnkern"])

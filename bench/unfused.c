@@ -1,6 +1,18 @@
 /* The unfused baseline: the same packed multiply and activations as the kernels, but one multiply for each gate and then
- * passes over whole matrices. Inference of one layer, one direction, no lengths. Built by bench/unfused.py. */
+ * passes over whole matrices. Inference of one layer, one direction, no lengths; packs its weights on each call. */
 #include "variant.c"
+
+#include <stdlib.h>
+
+struct unfused {
+    rnnkern_net net;
+    struct job job;
+    int64_t steps, rows;
+    char *memory;
+    const real **x_rows, **h_rows;
+    real **out_rows, *h, *c, *reset_h, *scratch, *all_bias; /* states: [B][padded H] */
+    real *packed_x[4], *packed_h[4], *bias[4], *gate[4];    /* by slot; gates: [T][B][padded H] */
+};
 
 static void multiply(const struct job *job, int64_t n, const real *const *a, int64_t k, const real *packed,
                      real *const *c, const real *bias, int cont)
@@ -50,91 +62,170 @@ static void pass_one_minus(real *y, const real *a, int64_t n)
         v_store(y + i, v_sub(v_set1(1), v_load(a + i)));
 }
 
-/* One step: gate[] hold this step's rows; h and c are updated in place. */
-static void pointwise_passes(const struct job *job, real *const gate[4], real *h, real *c, real *scratch, int64_t n)
+static void lstm_passes(real *const gate[4], real *h, real *c, real *scratch, int64_t n)
 {
-    switch (job->net->cell) {
+    pass_activation(gate[0], n, v_sigmoid);
+    pass_activation(gate[1], n, v_sigmoid);
+    pass_activation(gate[2], n, v_tanh);
+    pass_activation(gate[3], n, v_sigmoid);
+    pass_mul(scratch, gate[0], gate[2], n);
+    pass_fma(c, gate[1], c, scratch, n);
+    pass_tanh_to(scratch, c, n);
+    pass_mul(h, gate[3], scratch, n);
+}
+
+static void gru_gate_passes(real *const gate[4], int64_t n)
+{
+    pass_activation(gate[1], n, v_sigmoid);
+    pass_activation(gate[2], n, v_sigmoid);
+}
+
+static void gru_candidate_passes(real *const gate[4], real *h, real *scratch, int64_t n)
+{
+    pass_activation(gate[0], n, v_tanh);
+    pass_one_minus(scratch, gate[2], n);
+    pass_mul(scratch, scratch, gate[0], n);
+    pass_fma(h, gate[2], h, scratch, n);
+}
+
+/* What follows a pass of the cell, on the gates of one step; h and c are updated in place. */
+static void pointwise_passes(rnnkern_cell cell, int pass, real *const gate[4], real *h, real *c, real *reset_h,
+                             real *scratch, int64_t n)
+{
+    switch (cell) {
     case RNNKERN_LSTM:
-        pass_activation(gate[0], n, v_sigmoid);
-        pass_activation(gate[1], n, v_sigmoid);
-        pass_activation(gate[2], n, v_tanh);
-        pass_activation(gate[3], n, v_sigmoid);
-        pass_mul(scratch, gate[0], gate[2], n);
-        pass_fma(c, gate[1], c, scratch, n);
-        pass_tanh_to(scratch, c, n);
-        pass_mul(h, gate[3], scratch, n);
+        lstm_passes(gate, h, c, scratch, n);
         break;
     case RNNKERN_GRU:
-        pass_activation(gate[1], n, v_sigmoid);
-        pass_activation(gate[2], n, v_sigmoid);
+        gru_gate_passes(gate, n);
         pass_fma(gate[0], gate[1], gate[3], gate[0], n);
-        pass_activation(gate[0], n, v_tanh);
-        pass_one_minus(scratch, gate[2], n);
-        pass_mul(scratch, scratch, gate[0], n);
-        pass_fma(h, gate[2], h, scratch, n);
+        gru_candidate_passes(gate, h, scratch, n);
+        break;
+    case RNNKERN_GRU_BEFORE:
+        if (pass == 0) {
+            gru_gate_passes(gate, n);
+            pass_mul(reset_h, gate[1], h, n);
+        } else
+            gru_candidate_passes(gate, h, scratch, n);
         break;
     default:
         pass_tanh_to(h, gate[0], n);
     }
 }
 
-/* x (T, B, I), y (T, B, H), weights as rnnkern_pack; cells: RNN tanh, LSTM, GRU reset-after. memory: see unfused_bytes. */
-int64_t unfused_bytes(const rnnkern_net *net, int64_t steps, int64_t rows)
+/* With base NULL only the size is found. */
+static size_t lay_out(struct unfused *u, char *base)
 {
-    const struct job job = job_for(net, NULL);
-    const int64_t packed = job.part * (net->input_size + job.hidden + 1) * 4, pointers = 3 * steps * rows + 2 * rows;
-    return (packed + 4 * steps * rows * job.part + 3 * rows * job.part) * (int64_t)sizeof(real) + pointers * 8 + 4096;
+    struct arena arena = {base, 0};
+    const int64_t part = u->job.part, step = u->rows * part, all = u->steps * u->rows;
+    u->x_rows = arena_take(&arena, all, sizeof *u->x_rows);
+    u->h_rows = arena_take(&arena, u->rows, sizeof *u->h_rows);
+    u->out_rows = arena_take(&arena, all, sizeof *u->out_rows);
+    u->h = arena_take(&arena, step, sizeof(real));
+    u->c = arena_take(&arena, step, sizeof(real));
+    u->reset_h = arena_take(&arena, step, sizeof(real));
+    u->scratch = arena_take(&arena, step, sizeof(real));
+    u->all_bias = arena_take(&arena, packed_bias_size(&u->job), sizeof(real));
+    for (int s = 0; s < u->job.cell->slots; s++) {
+        u->packed_x[s] = arena_take(&arena, part * u->net.input_size, sizeof(real));
+        u->packed_h[s] = arena_take(&arena, part * u->job.hidden, sizeof(real));
+        u->bias[s] = arena_take(&arena, part, sizeof(real));
+        u->gate[s] = arena_take(&arena, all * part, sizeof(real));
+    }
+    return arena.used;
 }
 
-void unfused_forward(const rnnkern_net *net, int64_t steps, int64_t rows, const void *const *weights, const real *x,
-                     real *y, char *memory)
+struct unfused *unfused_open(int cell, int64_t steps, int64_t rows, int64_t inputs, int64_t hidden)
 {
-    const struct job job = job_for(net, NULL);
-    const struct cell *cell = job.cell;
-    struct arena arena = {memory, 0};
-    const int64_t all = steps * rows, step = rows * job.part;
-    real *packed_x[4], *packed_h[4], *gate[4], *bias[4];
-    const real **x_rows = arena_take(&arena, all, sizeof *x_rows), **h_rows = arena_take(&arena, rows, sizeof *h_rows);
-    real **c_rows = arena_take(&arena, all, sizeof *c_rows);
-    real *h = arena_take(&arena, step, sizeof(real)), *c = arena_take(&arena, step, sizeof(real));
-    real *scratch = arena_take(&arena, step, sizeof(real)), *all_bias = arena_take(&arena, 4 * job.part, sizeof(real));
-    const rk_fpmode mode = rk_flush_subnormals();
-    memset(h, 0, (size_t)step * sizeof *h);
-    memset(c, 0, (size_t)step * sizeof *c);
-    pack_bias(&job, weights[2], weights[3], all_bias);
-    for (int s = 0; s < cell->slots; s++) {
-        packed_x[s] = arena_take(&arena, job.part * net->input_size, sizeof(real));
-        packed_h[s] = arena_take(&arena, job.part * job.hidden, sizeof(real));
-        gate[s] = arena_take(&arena, all * job.part, sizeof(real));
-        bias[s] = arena_take(&arena, job.part, sizeof(real));
-        for (int64_t p = 0; p < job.panels; p++)
-            memcpy(bias[s] + p * LANES, all_bias + (p * cell->slots + s) * LANES, LANES * sizeof(real));
-        pack_matrix(&job, weights[0], net->input_size, s, 1, packed_x[s]);
-        pack_matrix(&job, weights[1], job.hidden, s, 1, packed_h[s]);
+    struct unfused *u = malloc(sizeof *u);
+    *u = (struct unfused){.steps = steps, .rows = rows};
+    u->net = (rnnkern_net){.cell = (rnnkern_cell)cell, .bias = 1, .input_size = inputs, .hidden_size = hidden};
+    u->net.num_layers = u->net.num_directions = 1;
+    u->job = job_for(&u->net, NULL);
+    u->memory = aligned_alloc(64, (lay_out(u, NULL) + 64) / 64 * 64);
+    lay_out(u, u->memory);
+    return u;
+}
+
+void unfused_close(struct unfused *u)
+{
+    free(u->memory);
+    free(u);
+}
+
+static void pack_gates(struct unfused *u, const void *const *weights)
+{
+    const struct job *job = &u->job;
+    pack_bias(job, weights[2], weights[3], u->all_bias);
+    for (int s = 0; s < job->cell->slots; s++) {
+        for (int64_t p = 0; p < job->panels; p++)
+            memcpy(u->bias[s] + p * LANES, u->all_bias + (p * job->cell->slots + s) * LANES, LANES * sizeof(real));
+        pack_matrix(job, weights[0], u->net.input_size, s, 1, u->packed_x[s]);
+        pack_matrix(job, weights[1], job->hidden, s, 1, u->packed_h[s]);
     }
+}
+
+/* c0 NULL: the cell has none. */
+static void load_states(struct unfused *u, const real *h0, const real *c0)
+{
+    const int64_t hidden = u->job.hidden, part = u->job.part;
+    memset(u->h, 0, (size_t)(u->rows * part) * sizeof(real));
+    memset(u->c, 0, (size_t)(u->rows * part) * sizeof(real));
+    for (int64_t b = 0; b < u->rows; b++) {
+        memcpy(u->h + b * part, h0 + b * hidden, (size_t)hidden * sizeof(real));
+        if (c0)
+            memcpy(u->c + b * part, c0 + b * hidden, (size_t)hidden * sizeof(real));
+    }
+}
+
+static real **rows_at(struct unfused *u, real *matrix, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        u->out_rows[i] = matrix + i * u->job.part;
+    return u->out_rows;
+}
+
+static void project(struct unfused *u, const real *x)
+{
+    const struct cell *cell = u->job.cell;
+    const int64_t all = u->steps * u->rows, inputs = u->net.input_size;
     for (int64_t i = 0; i < all; i++)
-        x_rows[i] = x + i * net->input_size;
-    for (int64_t b = 0; b < rows; b++)
-        h_rows[b] = h + b * job.part;
-    for (int s = cell->x_first; s < cell->x_first + cell->x_count; s++) {
-        for (int64_t i = 0; i < all; i++)
-            c_rows[i] = gate[s] + i * job.part;
-        multiply(&job, all, x_rows, net->input_size, packed_x[s], c_rows, bias[s], 0);
-    }
-    for (int64_t t = 0; t < steps; t++) {
-        real *now[4];
-        for (int s = 0; s < cell->slots; s++) {
-            now[s] = gate[s] + t * step;
-            if (!recurrent_slot(cell, s))
-                continue;
-            for (int64_t b = 0; b < rows; b++)
-                c_rows[b] = now[s] + b * job.part;
-            multiply(&job, rows, h_rows, job.hidden, packed_h[s], c_rows, bias[s],
-                     in_range(s, cell->x_first, cell->x_count));
-        }
-        pointwise_passes(&job, now, h, c, scratch, step);
+        u->x_rows[i] = x + i * inputs;
+    for (int s = cell->x_first; s < cell->x_first + cell->x_count; s++)
+        multiply(&u->job, all, u->x_rows, inputs, u->packed_x[s], rows_at(u, u->gate[s], all), u->bias[s], 0);
+}
+
+static void step_passes(struct unfused *u, int64_t t)
+{
+    const struct cell *cell = u->job.cell;
+    const int64_t rows = u->rows, part = u->job.part, hidden = u->job.hidden;
+    real *now[4];
+    for (int s = 0; s < cell->slots; s++)
+        now[s] = u->gate[s] + t * rows * part;
+    for (int i = 0; i < cell->passes; i++) {
+        const struct pass *pass = &cell->pass[i];
         for (int64_t b = 0; b < rows; b++)
-            memcpy(y + (t * rows + b) * job.hidden, h + b * job.part, (size_t)job.hidden * sizeof *y);
+            u->h_rows[b] = (pass->operand == PREVIOUS_H ? u->h : u->reset_h) + b * part;
+        for (int s = pass->first; s < pass->first + pass->count; s++)
+            multiply(&u->job, rows, u->h_rows, hidden, u->packed_h[s], rows_at(u, now[s], rows), u->bias[s],
+                     in_range(s, cell->x_first, cell->x_count));
+        pointwise_passes(u->net.cell, i, now, u->h, u->c, u->reset_h, u->scratch, rows * part);
+    }
+}
+
+/* x (T, B, I), y (T, B, H), weights as rnnkern_pack, h0 and c0 (B, H); c0 only for the LSTM. */
+void unfused_forward(struct unfused *u, const void *const *weights, const real *x, const real *h0, const real *c0,
+                     real *y)
+{
+    const int64_t hidden = u->job.hidden;
+    const rk_fpmode mode = rk_flush_subnormals();
+    pack_gates(u, weights);
+    load_states(u, h0, c0);
+    project(u, x);
+    for (int64_t t = 0; t < u->steps; t++) {
+        step_passes(u, t);
+        for (int64_t b = 0; b < u->rows; b++)
+            memcpy(y + (t * u->rows + b) * hidden, u->h + b * u->job.part, (size_t)hidden * sizeof *y);
     }
     rk_restore_fpmode(mode);
 }
