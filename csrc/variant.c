@@ -41,7 +41,7 @@ static void plan(const rnnkern_net *net, const rnnkern_call *call, rnnkern_plan_
                             .tile_rows = MAX_ROWS,
                             .tile_columns = TILE_COLUMNS,
                             .vector_lanes = VL,
-                            .chunk_rows = job.chunk_rows};
+                            .chunk_rows = job.project_rows};
 }
 
 static void activate(rnnkern_activation activation, int64_t n, const void *x, void *y)

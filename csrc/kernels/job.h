@@ -12,8 +12,8 @@
 #define RK_JOB_H
 
 /* Rows of a projection chunk: their gates should stay in L2 until the recurrence has used them. */
-#define CHUNK_BYTES (1 << 20)
-#define CHUNK_ROWS_MIN RUN_ROWS
+#define CHUNK_BYTES (1 << 19)
+#define CHUNK_ROWS_MIN 64
 #define CHUNK_ROWS_MAX (4 * RUN_ROWS)
 
 /* The rows of a chunk that one member works on, in storage order: pointers to whatever belongs to each. */
@@ -38,7 +38,8 @@ struct job {
     rnnkern_states hx, restart, hx_n;
     /* sizes */
     int64_t hidden, layers, directions, panels, part, width; /* part: padded H; width: elements of a state row */
-    int64_t gate_row, chunk_rows, block_rows, restart_rows;
+    int64_t gate_row, restart_rows;
+    int64_t project_rows, chunk_rows, block_rows; /* of a chunk: forward, backward; of a recomputed block */
     int threads, split_units;
     rnnkern_reason reason;
     struct plan plan;
@@ -165,8 +166,9 @@ static struct job job_for_call(const rnnkern_net *net, const rnnkern_call *call)
     struct job job = job_for(net, call);
     plan_sizes(&job.plan, call);
     const int64_t real_rows = job.plan.real_rows, fit = CHUNK_BYTES / ((int64_t)sizeof(real) * job.gate_row);
-    const int64_t target = max_of(CHUNK_ROWS_MIN, min_of(CHUNK_ROWS_MAX, fit / RUN_ROWS * RUN_ROWS));
-    job.chunk_rows = min_of(max_of(target, call->rows), real_rows);
+    const int64_t target = max_of(CHUNK_ROWS_MIN, min_of(CHUNK_ROWS_MAX, fit / CHUNK_ROWS_MIN * CHUNK_ROWS_MIN));
+    job.project_rows = min_of(max_of(target, call->rows), real_rows);
+    job.chunk_rows = max_of(job.project_rows, min_of(RUN_ROWS, real_rows)); /* whole runs of the weight gradients */
     job.block_rows = job.chunk_rows;
     if (call->keep == RNNKERN_KEEP_SEGMENTS)
         job.block_rows = min_of(call->rows * min_of(call->segment, job.plan.steps), real_rows);
@@ -222,9 +224,9 @@ static void layout_forward(struct job *job, struct arena *work)
     if (call->keep == RNNKERN_KEEP_NONE)
         layout_kept(job, work);
     if (call->keep != RNNKERN_KEEP_GATES)
-        job->gates = arena_take(work, job->chunk_rows * job->gate_row, sizeof(real));
+        job->gates = arena_take(work, job->project_rows * job->gate_row, sizeof(real));
     if (!keeps_all_states(call))
-        job->states = arena_take(work, (call->rows + job->chunk_rows) * job->width, sizeof(real));
+        job->states = arena_take(work, (call->rows + job->project_rows) * job->width, sizeof(real));
 }
 
 /* Register tiles of the weight gradients of a layer: of the input, then of each pass; see gradient.h. */

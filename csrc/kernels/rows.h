@@ -88,7 +88,7 @@ static int64_t chunk_end(const struct job *job, const struct direction *d, int64
 {
     const int64_t start = stored(&job->plan, d->reverse, q);
     int64_t end = q + 1;
-    while (end < limit && start - stored(&job->plan, d->reverse, end + 1) <= job->chunk_rows)
+    while (end < limit && start - stored(&job->plan, d->reverse, end + 1) <= job->project_rows)
         end++;
     return end;
 }

@@ -120,7 +120,7 @@ static struct block whole_block(const struct job *job, const struct direction *d
     const int64_t all = job->plan.real_rows;
     const int gates = job->call->keep == RNNKERN_KEEP_GATES, states = keeps_all_states(job->call);
     return (struct block){.end = job->plan.steps,
-                          .z_panel = (gates ? all : job->chunk_rows) * job->cell->slots * LANES,
+                          .z_panel = (gates ? all : job->project_rows) * job->cell->slots * LANES,
                           .states = job->states + (states ? d->index * (job->plan.rows + all) * job->width : 0),
                           .gates = job->gates + (gates ? d->index * all * job->gate_row : 0)};
 }
