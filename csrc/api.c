@@ -14,7 +14,7 @@ static int sound_call(const rnnkern_call *call)
 {
     if (!call || call->steps < 0 || call->rows < 0 || (unsigned)call->restart_kind > RNNKERN_RESTART_PER_ROW ||
         (unsigned)call->keep > RNNKERN_KEEP_SEGMENTS || (unsigned)call->split > RNNKERN_SPLIT_UNITS ||
-        call->threads < 1 || !(call->dropout >= 0 && call->dropout <= 1) ||
+        call->threads < 1 || !(call->dropout >= 0 && call->dropout <= 1) || !(call->clip >= 0) ||
         (call->keep == RNNKERN_KEEP_SEGMENTS && call->segment < 1))
         return 0;
     for (int64_t b = 0; call->lengths && b < call->rows; b++)
@@ -110,6 +110,18 @@ rnnkern_status rnnkern_backward(const rnnkern_net *net, const rnnkern_call *call
     if (!packed || !workspace || !tape || call->keep == RNNKERN_KEEP_NONE || (!x.data && call->steps && call->rows))
         return RNNKERN_BAD_ARGUMENT;
     kernels->backward(net, call, packed, x, tape, dy, dhx_n, dx, dhx, drestart, grads, workspace);
+    return RNNKERN_OK;
+}
+
+rnnkern_status rnnkern_unpack(const rnnkern_net *net, const rnnkern_call *call, void *tape, void *workspace, void *out)
+{
+    const struct rk_kernels *kernels;
+    rnnkern_status status = call ? check(net, call, &kernels) : RNNKERN_BAD_ARGUMENT;
+    if (status)
+        return status;
+    if (call->keep != RNNKERN_KEEP_GATES || !tape || !workspace || !out)
+        return RNNKERN_BAD_ARGUMENT;
+    kernels->unpack(net, call, tape, workspace, out);
     return RNNKERN_OK;
 }
 

@@ -96,6 +96,8 @@ typedef struct {
     uint64_t seed;   /* of the dropout masks */
     int threads;     /* at most so many, >= 1 */
     rnnkern_split split;
+    double clip;       /* backward: cuts the gradients of states to -clip..clip at every step; 0: does not */
+    void *state_norms; /* backward: where the norms of these gradients go, (L*D, S, T, B), S states; NULL: nowhere */
 } rnnkern_call;
 
 typedef struct {
@@ -114,10 +116,11 @@ typedef struct {
     int64_t chunk_rows; /* (step, row) pairs whose inputs are projected ahead of the recurrence */
 } rnnkern_plan_t;
 
-/* A sequence array: element (t, b, f) is data[t*step + b*row + f]; strides count elements. */
+/* A sequence array: element (t, b, f) is data[t*step + b*row + f]; strides count elements. Of y and dy, `layer` is the
+ * stride between the sequences of all layers (before dropout); 0 where only the last layer is wanted. */
 typedef struct {
     void *data;
-    int64_t step, row;
+    int64_t step, row, layer;
 } rnnkern_rows;
 
 /* States: (L*D, B, H) each, or as restart_kind says. c is NULL but for the LSTM; h NULL means zeros (as an input)
@@ -149,6 +152,12 @@ rnnkern_status rnnkern_forward(const rnnkern_net *net, const rnnkern_call *call,
 rnnkern_status rnnkern_backward(const rnnkern_net *net, const rnnkern_call *call, const void *packed, rnnkern_rows x,
                                 void *tape, rnnkern_rows dy, rnnkern_states dhx_n, rnnkern_rows dx, rnnkern_states dhx,
                                 rnnkern_states drestart, void *const *grads, void *workspace);
+
+/* What a tape of RNNKERN_KEEP_GATES holds, as a dense array (L*D, T, B, V, H): of each step its gates (after backward: their
+ * gradients), then its states; zero behind lengths.
+ *   RNN a, h (a: before the activation)     LSTM i f g o, h c     GRU n r z u, h (u = U h + b_hh of n)     reset-before n r z, h
+ * workspace: as for the forward call. */
+rnnkern_status rnnkern_unpack(const rnnkern_net *net, const rnnkern_call *call, void *tape, void *workspace, void *out);
 
 /* The kernels' sigmoid and tanh, element by element; y may be x. */
 rnnkern_status rnnkern_activate(rnnkern_dtype dtype, int level, rnnkern_activation activation, int64_t n, const void *x,

@@ -18,6 +18,7 @@
 #include "kernels/sequence.h"
 #include "kernels/gradient.h"
 #include "kernels/backward.h"
+#include "kernels/unpack.h"
 
 static rnnkern_status sizes(const rnnkern_net *net, const rnnkern_call *call, rnnkern_sizes_t *out)
 {
@@ -61,6 +62,7 @@ const struct rk_kernels RK_TABLE = {
     .pack = pack,
     .forward = forward,
     .backward = backward,
+    .unpack = unpack,
     .activate = activate,
     .dropout_mask = dropout_mask,
 };

@@ -156,7 +156,7 @@ def core_outputs(
         out = named(y, hx_n)
         if keep == _core.KEEP_NONE:
             return out
-        call = call.with_threads(backward_threads or threads, split)
+        call = call.for_backward(net, backward_threads or threads, split)
         workspace = g.bytes(_core.sizes(net, call)[3])
         dx, dhx = g.array(data.x.shape, dtype), states()
         grads = {name: g.array(a.shape, dtype) for name, a in data.params.items()}

@@ -61,7 +61,8 @@ static void step_backward(const struct job *job, const struct direction *d, cons
 static rnnkern_rows gradient_of_outputs(const struct job *job, const struct direction *d)
 {
     const int last = d->layer == job->layers - 1;
-    return at_feature(last ? job->dy : sequence_between(job, job->dsequence, d->layer % 2), d->reverse * job->hidden);
+    return at_feature(last ? at_layer(job->dy, d->layer) : sequence_between(job, job->dsequence, d->layer % 2),
+                      d->reverse * job->hidden);
 }
 
 static rnnkern_rows gradient_of_inputs(const struct job *job, const struct direction *d)
@@ -73,11 +74,14 @@ static rnnkern_rows gradient_of_inputs(const struct job *job, const struct direc
 static void absorb_outputs(const struct job *job, const struct direction *d, const struct part *part,
                            const struct rows *list, int64_t begin, int64_t n)
 {
-    const rnnkern_rows dy = gradient_of_outputs(job, d);
-    if (!dy.data)
-        return;
+    const rnnkern_rows dy = gradient_of_outputs(job, d), also = of_lower_layer(job, d, job->dy);
     int64_t first, units;
     own_units(job, part, &first, &units);
+    for (int64_t i = begin; also.data && i < begin + n; i++)
+        for (int64_t u = first; u < first + units; u++)
+            list->gradient[i][u] += row_at(also, list->step[i], list->row[i])[u];
+    if (!dy.data)
+        return;
     const struct dropout dropout = dropout_of(job, d);
     for (int64_t i = begin; i < begin + n; i++) {
         const real *from = row_at(dy, list->step[i], list->row[i]) + first;
@@ -95,6 +99,64 @@ static void absorb_outputs(const struct job *job, const struct direction *d, con
                     dh[u0 + u] += from[u0 + u] * mask[u];
         }
     }
+}
+
+/* A sum over 16 lanes and then over these, so that every level has the same. */
+static real norm(const real *x, int64_t n)
+{
+    real lanes[LANES] = {0}, sum = 0;
+    for (int64_t i = 0; i < n; i += LANES)
+        for (int v = 0; v < LANES; v += VL)
+            v_store(lanes + v, v_fma(v_load(x + i + v), v_load(x + i + v), v_load(lanes + v)));
+    for (int v = 0; v < LANES; v++)
+        sum += lanes[v];
+    return (real)sqrt((double)sum);
+}
+
+static real *norm_at(const struct job *job, const struct direction *d, int state, int64_t t, int64_t b)
+{
+    const int64_t place = (d->index * job->cell->states + state) * job->call->steps + t;
+    return (real *)job->call->state_norms + place * job->plan.rows + b;
+}
+
+/* Of the gradients of the states after a step. */
+static void report_norms(const struct job *job, const struct direction *d, const struct part *part,
+                         const struct rows *list, int64_t begin, int64_t n)
+{
+    if (!job->call->state_norms)
+        return;
+    const int shared = part->split_units;
+    sync_units(part);
+    for (int64_t i = begin + (shared ? part->member.index : 0); i < begin + n; i += shared ? part->member.count : 1)
+        for (int s = 0; s < job->cell->states; s++)
+            *norm_at(job, d, s, list->step[i], list->row[i]) = norm(list->gradient[i] + s * job->part, job->part);
+    sync_units(part);
+}
+
+static void clear_norms(const struct job *job, const struct direction *d, const struct part *part)
+{
+    if (job->call->state_norms)
+        FOR_OWN_SEQUENCES(job, part, j)
+            for (int64_t t = job->plan.length[j]; t < job->call->steps; t++)
+                for (int s = 0; s < job->cell->states; s++)
+                    *norm_at(job, d, s, t, job->plan.order[j]) = 0;
+}
+
+static void clip_gradients(const struct job *job, const struct part *part, const struct rows *list, int64_t begin,
+                           int64_t n)
+{
+    if (!(job->call->clip > 0))
+        return;
+    const vec low = v_set1((real)-job->call->clip);
+    int64_t first, units;
+    own_units(job, part, &first, &units);
+    for (int64_t i = begin; i < begin + n; i++)
+        for (int s = 0; s < job->cell->states; s++)
+            for (int64_t u = first; u < first + units; u += VL) {
+                real *x = list->gradient[i] + s * job->part + u;
+                const vec above = v_max(low, v_load(x));
+                v_store(x, v_sub(v_zero(), v_max(low, v_sub(v_zero(), above))));
+            }
 }
 
 /* No gradient crosses a border: where a row restarted, the gradient belongs to the restart state. */
@@ -159,7 +221,9 @@ static void chunk_backward(const struct job *job, const struct direction *d, con
         const int64_t n = own_rows(part, active(&job->plan, d->reverse, q));
         const struct step s = step_rows(job, k, list, at, n);
         absorb_outputs(job, d, part, list, at, n);
+        report_norms(job, d, part, list, at, n);
         step_backward(job, d, part, &s);
+        clip_gradients(job, part, list, at, n);
         cut_at_restarts(job, part, k, list, at, n, stored(&job->plan, d->reverse, end));
         at += n;
     }
@@ -229,6 +293,7 @@ static void direction_backward(const struct job *job, const struct direction *d,
         memset(job->drestart_run + j * job->width, 0, (size_t)job->width * sizeof(real));
         memset(job->drestart_total + j * job->width, 0, (size_t)job->width * sizeof(real));
     }
+    clear_norms(job, d, part);
     FOR_OWN_SEQUENCES(job, part, j)
         load_state(job, job->dhx_n, d->index * plan->rows + plan->order[j], job->gradient + j * job->width);
     rk_barrier(&part->member);

@@ -287,14 +287,21 @@ static void layout_backward(struct job *job, struct arena *work)
 static rnnkern_rows sequence_between(const struct job *job, real *base, int64_t index)
 {
     const int64_t features = job->directions * job->hidden, step = job->call->rows * features;
-    return (rnnkern_rows){base + index * job->call->steps * step, step, features};
+    return (rnnkern_rows){.data = base + index * job->call->steps * step, .step = step, .row = features};
+}
+
+static rnnkern_rows at_layer(rnnkern_rows rows, int64_t layer)
+{
+    if (rows.data)
+        rows.data = (real *)rows.data + layer * rows.layer;
+    return rows;
 }
 
 /* The outputs of `layer`, which the next one reads; inference needs two of them at a time. */
 static rnnkern_rows outputs_of(const struct job *job, int64_t layer)
 {
     if (layer == job->layers - 1)
-        return job->y;
+        return at_layer(job->y, layer);
     return sequence_between(job, job->sequence, job->call->keep == RNNKERN_KEEP_NONE ? layer % 2 : layer);
 }
 

@@ -75,14 +75,25 @@ static void own_units(const struct job *job, const struct part *part, int64_t *f
     *n = max_of(0, min_of(job->hidden, panel_end(part, job->panels) * LANES) - *first);
 }
 
+/* What the caller gets, or gives, beside what one layer hands to the next: sequences of the lower layers. */
+static rnnkern_rows of_lower_layer(const struct job *job, const struct direction *d, rnnkern_rows rows)
+{
+    if (!rows.layer || d->layer == job->layers - 1)
+        return (rnnkern_rows){0};
+    return at_feature(at_layer(rows, d->layer), d->reverse * job->hidden);
+}
+
 /* h of the rows goes to the output; between layers through dropout. */
 static void emit_outputs(const struct job *job, const struct direction *d, const struct part *part,
                          const struct rows *list)
 {
-    if (!d->y.data)
-        return;
     int64_t first, n;
     own_units(job, part, &first, &n);
+    const rnnkern_rows also = of_lower_layer(job, d, job->y);
+    for (int64_t i = 0; also.data && i < list->n; i++)
+        memcpy(row_at(also, list->step[i], list->row[i]) + first, list->current[i] + first, (size_t)n * sizeof(real));
+    if (!d->y.data)
+        return;
     const struct dropout dropout = dropout_of(job, d);
     for (int64_t i = 0; i < list->n; i++) {
         real *y = row_at(d->y, list->step[i], list->row[i]) + first;
@@ -195,7 +206,8 @@ static void member_forward(void *context, const struct rk_member *member)
 {
     const struct job *job = context;
     const struct part part = part_of(job, member);
-    clear_padding(job, &part, job->y, job->directions * job->hidden);
+    for (int64_t layer = 0; layer < (job->y.layer ? job->layers : 1); layer++)
+        clear_padding(job, &part, at_layer(job->y, layer), job->directions * job->hidden);
     for (int64_t i = 0; i < job->layers * job->directions; i++) {
         const struct direction d = direction_at(job, i);
         direction_forward(job, &d, &part);

@@ -51,6 +51,8 @@ cdef extern from "rnnkern.h" nogil:
         uint64_t seed
         int threads
         rnnkern_split split
+        double clip
+        void *state_norms
     ctypedef struct rnnkern_sizes_t:
         size_t packed
         size_t tape
@@ -69,6 +71,7 @@ cdef extern from "rnnkern.h" nogil:
         void *data
         int64_t step
         int64_t row
+        int64_t layer
     ctypedef struct rnnkern_states:
         void *h
         void *c
@@ -83,6 +86,7 @@ cdef extern from "rnnkern.h" nogil:
     rnnkern_status rnnkern_backward(const rnnkern_net *, const rnnkern_call *, const void *, rnnkern_rows, void *,
                                     rnnkern_rows, rnnkern_states, rnnkern_rows, rnnkern_states, rnnkern_states,
                                     void *const *, void *)
+    rnnkern_status rnnkern_unpack(const rnnkern_net *, const rnnkern_call *, void *, void *, void *)
     rnnkern_status rnnkern_activate(rnnkern_dtype, int, rnnkern_activation, int64_t, const void *, void *)
     rnnkern_status rnnkern_dropout_mask(rnnkern_dtype, double, uint64_t, int64_t, int64_t, int64_t, int64_t, void *)
 
@@ -97,6 +101,7 @@ cdef extern from "<stdatomic.h>" nogil:
 # In the order of the enums of rnnkern.h.
 CELLS = ("rnn_tanh", "rnn_relu", "lstm", "gru", "gru_before")
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+UNPACKED = (("a", "h"), ("a", "h"), ("i", "f", "g", "o", "h", "c"), ("n", "r", "z", "u", "h"), ("n", "r", "z", "h"))
 ACTIVATIONS = ("sigmoid", "tanh")
 KEEP_NONE, KEEP_GATES, KEEP_STATES, KEEP_SEGMENTS = range(4)
 RESTART_ZERO, RESTART_SHARED, RESTART_PER_ROW = range(3)
@@ -185,6 +190,7 @@ cdef class Call:
 
     cdef rnnkern_call c
     cdef readonly object lengths, resets
+    cdef object state_norms
 
     def __cinit__(self, int64_t steps, int64_t rows, lengths, resets, int restart_kind, int keep, int64_t segment,
                   double dropout, uint64_t seed, int threads, str split="auto"):
@@ -224,10 +230,19 @@ cdef class Call:
     def restart_kind(self):
         return <int>self.c.restart_kind
 
-    def with_threads(self, int threads, str split="auto"):
-        """The same call on another number of threads."""
-        return Call(self.c.steps, self.c.rows, self.lengths, self.resets, self.c.restart_kind, self.c.keep,
-                    self.c.segment, self.c.dropout, self.c.seed, threads, split)
+    def for_backward(self, Net net, int threads, str split="auto", double clip=0.0, state_norms=None):
+        """The same call on another number of threads, with what backward may do besides.
+
+        state_norms: where norms go, contiguous (L*D, S, T, B).
+        """
+        cdef Call call = Call(self.c.steps, self.c.rows, self.lengths, self.resets, self.c.restart_kind, self.c.keep,
+                              self.c.segment, self.c.dropout, self.c.seed, threads, split)
+        cdef int64_t sweeps = net.c.num_layers * net.c.num_directions
+        call.c.clip = clip
+        call.state_norms = state_norms
+        call.c.state_norms = plain(state_norms, type_of(net),
+                                   sweeps * (2 if net.c.cell == 2 else 1) * self.c.steps * self.c.rows)
+        return call
 
 
 cdef void *plain(array, int type_number, int64_t size) except? NULL:
@@ -245,26 +260,30 @@ cdef int type_of(Net net):
 
 
 cdef rnnkern_rows rows_of(array, Net net, Call call, int64_t features) except *:
-    """A (T, B, F) view whose last axis is dense; None gives no data."""
+    """A (T, B, F) view whose last axis is dense, or (L, T, B, F) of all layers; None gives no data."""
     cdef rnnkern_rows rows
     rows.data = NULL
-    rows.step = rows.row = 0
+    rows.step = rows.row = rows.layer = 0
     if array is None:
         return rows
     cdef cnp.ndarray a = array
-    if cnp.PyArray_NDIM(a) != 3:
-        raise ValueError(f"expected a (T, B, {features}) view, got {(<object>a).shape}")
+    cdef int axes = cnp.PyArray_NDIM(a), first = axes - 3
     cdef int64_t item = cnp.PyArray_ITEMSIZE(a)
-    cdef bint strided = cnp.PyArray_SIZE(a) == 0 or (  # strides of an empty array mean nothing
-        (features == 1 or cnp.PyArray_STRIDE(a, 2) == item)
-        and cnp.PyArray_STRIDE(a, 0) % item == 0 and cnp.PyArray_STRIDE(a, 1) % item == 0)
-    if cnp.PyArray_TYPE(a) != type_of(net) or not cnp.PyArray_ISBEHAVED_RO(a) or \
-            cnp.PyArray_DIM(a, 0) != call.c.steps or cnp.PyArray_DIM(a, 1) != call.c.rows or \
-            cnp.PyArray_DIM(a, 2) != features or not strided:
+    cdef bint fits = cnp.PyArray_TYPE(a) == type_of(net) and cnp.PyArray_ISBEHAVED_RO(a) and axes in (3, 4)
+    fits = fits and (first == 0 or cnp.PyArray_DIM(a, 0) == net.c.num_layers) and \
+        cnp.PyArray_DIM(a, first) == call.c.steps and cnp.PyArray_DIM(a, first + 1) == call.c.rows and \
+        cnp.PyArray_DIM(a, first + 2) == features
+    if fits and cnp.PyArray_SIZE(a):  # strides of an empty array mean nothing
+        fits = features == 1 or cnp.PyArray_STRIDE(a, axes - 1) == item
+        for axis in range(axes - 1):
+            fits = fits and cnp.PyArray_STRIDE(a, axis) % item == 0
+    if not fits:
         raise ValueError(f"expected a (T, B, {features}) view with a dense last axis, got {(<object>a).shape}")
     rows.data = cnp.PyArray_DATA(a)
-    rows.step = cnp.PyArray_STRIDE(a, 0) // item
-    rows.row = cnp.PyArray_STRIDE(a, 1) // item
+    rows.step = cnp.PyArray_STRIDE(a, first) // item
+    rows.row = cnp.PyArray_STRIDE(a, first + 1) // item
+    if first:
+        rows.layer = cnp.PyArray_STRIDE(a, 0) // item
     return rows
 
 
@@ -380,11 +399,24 @@ def backward(Net net, Call call, packed, x, tape, dy, dhx_n, dx, dhx, drestart, 
     check(status)
 
 
+def unpack(Net net, Call call, tape, workspace, out):
+    """rnnkern_unpack: out is contiguous (L*D, T, B, slots + states, H)."""
+    needed = sizes(net, call)
+    cdef void *tape_at = block(tape, needed[1])
+    cdef void *workspace_at = block(workspace, needed[2])
+    cdef int64_t sweeps = net.c.num_layers * net.c.num_directions
+    cdef void *to = plain(out, type_of(net),
+                          sweeps * call.c.steps * call.c.rows * len(UNPACKED[<int>net.c.cell]) * net.c.hidden_size)
+    cdef rnnkern_status status
+    with nogil:
+        status = rnnkern_unpack(&net.c, &call.c, tape_at, workspace_at, to)
+    check(status)
+
+
 cdef class Stepper:
     """Single steps of causal layers in one call each, on memory that is there already.
 
-    For all that is out of the ordinary its methods return None before anything is done, and the
-    caller takes another way.
+    One thread at a time has that memory. What is out of the ordinary is left to the caller before anything is done.
     """
 
     cdef rnnkern_call call
@@ -404,34 +436,41 @@ cdef class Stepper:
         needed = sizes(net, Call(1, rows, None, None, RESTART_ZERO, KEEP_NONE, 1, 0.0, 0, threads))
         if net.c.num_directions != 1:
             raise ValueError("the layers must be causal")
-        self.packed_at, self.workspace_at = block(packed, needed[0]), block(workspace, needed[2])
+        cdef void *packed_at = block(packed, needed[0])
+        cdef void *workspace_at = block(workspace, needed[2])
+        self.packed_at, self.workspace_at = packed_at, workspace_at
         self.net, self.packed, self.workspace, self.most = net, packed, workspace, rows
         self.call.steps = self.call.segment = 1
         self.call.threads = self.most_threads = threads
 
-    def enter(self):
-        """Claims the workspace for this thread; RuntimeError where another one has it."""
+    cdef int claim(self) except -1:
         if atomic_flag_test_and_set(&self.busy):
             raise RuntimeError("this stream is in use by another thread")
+        return 0
+
+    def enter(self):
+        """Claims the memory for this thread; RuntimeError where another one has it."""
+        self.claim()
 
     def leave(self):
         atomic_flag_clear(&self.busy)
 
     cdef int run(self, int64_t rows, const void *x, rnnkern_states before, rnnkern_states after, void *y) except -1:
-        """One step; `before` may be `after`, and y NULL. The caller has the workspace."""
+        """One step; `before` may be `after`, and y NULL. The caller has claimed the memory."""
         cdef rnnkern_rows x_at, y_at
         cdef rnnkern_states none
         cdef rnnkern_status status
         none.h = none.c = NULL
         x_at.data, x_at.step, x_at.row = <void *>x, rows * self.net.c.input_size, self.net.c.input_size
         y_at.data, y_at.step, y_at.row = y, rows * self.net.c.hidden_size, self.net.c.hidden_size
+        x_at.layer = y_at.layer = 0
         self.call.rows = rows
         with nogil:
             status = rnnkern_forward(&self.net.c, &self.call, self.packed_at, x_at, before, none, y_at, after, NULL,
                                      self.workspace_at)
         return check(status)
 
-    cdef int64_t rows_of(self, array, int64_t features) noexcept:
+    cdef int64_t rows_in(self, array, int64_t features) noexcept:
         """B of a contiguous (B, features) array, 1 of a (features,) one, -1 of anything else."""
         if not cnp.PyArray_CheckExact(array):
             return -1
@@ -449,13 +488,24 @@ cdef class Stepper:
         return cnp.PyArray_EMPTY(ndim, shape, type_of(self.net), 0)
 
     def cell(self, x, hx, int threads):
-        """The next state of one layer from x (B, I) or (I,) and hx, as functional has it; or None."""
+        """The next state of one layer from x (B, I) or (I,) and hx, as functional has it.
+
+        None where it is out of the ordinary, or another thread has the memory.
+        """
+        if threads > self.most_threads or atomic_flag_test_and_set(&self.busy):
+            return None
+        try:
+            return self.next_state(x, hx, threads)
+        finally:
+            atomic_flag_clear(&self.busy)
+
+    cdef object next_state(self, x, hx, int threads):
         cdef bint two = self.net.c.cell == 2
-        cdef int64_t rows = self.rows_of(x, self.net.c.input_size), units = self.net.c.hidden_size
+        cdef int64_t rows = self.rows_in(x, self.net.c.input_size), units = self.net.c.hidden_size
         cdef rnnkern_states before, after
         cdef cnp.ndarray h, c
         cdef int ndim
-        if rows < 0 or rows > self.most or threads > self.most_threads:
+        if rows < 0 or rows > self.most:
             return None
         ndim = cnp.PyArray_NDIM(<cnp.ndarray>x)
         before.h = before.c = after.c = NULL
@@ -463,90 +513,96 @@ cdef class Stepper:
             if two and (type(hx) is not tuple or len(<tuple>hx) != 2):
                 return None
             for part in (<tuple>hx if two else (hx,)):
-                if self.rows_of(part, units) != rows or cnp.PyArray_NDIM(<cnp.ndarray>part) != ndim:
+                if self.rows_in(part, units) != rows or cnp.PyArray_NDIM(<cnp.ndarray>part) != ndim:
                     return None
             before.h = cnp.PyArray_DATA(<cnp.ndarray>(hx[0] if two else hx))
             before.c = cnp.PyArray_DATA(<cnp.ndarray>hx[1]) if two else NULL
-        if atomic_flag_test_and_set(&self.busy):
-            return None
-        try:
-            h = self.empty(ndim, rows)
-            after.h = cnp.PyArray_DATA(h)
-            if two:
-                c = self.empty(ndim, rows)
-                after.c = cnp.PyArray_DATA(c)
-            self.call.threads = threads
-            self.run(rows, cnp.PyArray_DATA(<cnp.ndarray>x), before, after, NULL)
-            return (h, c) if two else h
-        finally:
-            atomic_flag_clear(&self.busy)
+        h = self.empty(ndim, rows)
+        after.h = cnp.PyArray_DATA(h)
+        if two:
+            c = self.empty(ndim, rows)
+            after.c = cnp.PyArray_DATA(c)
+        self.call.threads = threads
+        self.run(rows, cnp.PyArray_DATA(<cnp.ndarray>x), before, after, NULL)
+        return (h, c) if two else h
 
 
 cdef class StreamBase(Stepper):
     """A Stepper with states: (L, B, H) arrays h and c, and as many again for the rows of a step that takes but some."""
 
-    cdef readonly tuple states
+    cdef readonly tuple _states
     cdef tuple some
     cdef rnnkern_states at, some_at
 
-    def hold(self, tuple states, tuple some):
-        """Keeps the states there; both are as functional has them."""
-        self.at, self.some_at = states_of(states, self.net, self.most), states_of(some, self.net, self.most)
-        self.states, self.some = states, some
+    def hold(self, Net net, packed, workspace, int threads, tuple states, tuple some):
+        """Steps of the rows of these states with these packed weights. In one call, so that no error, be it a
+        KeyboardInterrupt, leaves half of it."""
+        cdef int64_t rows = states[0].shape[1]
+        cdef rnnkern_states at = states_of(states, net, rows), some_at = states_of(some, net, rows)
+        self.bind(net, packed, workspace, rows, threads)
+        self._states, self.some, self.at, self.some_at = states, some, at, some_at
 
     def step(self, x, out=None, rows=None):
         """One step.
 
         Args:
-            x: inputs (B, I); where B is 1 also (I,).
+            x: inputs (B, I); where one row advances also (I,).
             out: an array for the outputs, contiguous; without it a new one is made.
             rows: the rows that advance, distinct integers (n,); x and the outputs are then (n, I) and (n, H).
                 Other rows keep their state. By default all rows advance.
 
         Returns:
-            Outputs of the last layer, (B, H), or (H,) for x (I,).
+            Outputs of the last layer, (B, H), or (H,) for x (I,): out where it is given.
 
         Raises:
-            TypeError, ValueError: an argument of the wrong kind, dtype or shape, or a row out of range.
+            TypeError, ValueError: an argument of the wrong kind, dtype or shape, or a row out of range. No row has
+                advanced.
             RuntimeError: another thread is using the stream.
         """
-        cdef int64_t n = self.rows_of(x, self.net.c.input_size)
+        self.claim()
+        try:
+            y = None if rows is not None else self.ordinary(x, out)
+            return self._general_step(x, out, rows) if y is None else y
+        finally:
+            atomic_flag_clear(&self.busy)
+
+    cdef object ordinary(self, x, out):
+        """A step of all rows with arrays that can be taken as they are; else None."""
+        if self._states is None:
+            return None
+        cdef int64_t n = self.rows_in(x, self.net.c.input_size)
         cdef cnp.ndarray y
         cdef const char *x_at
         cdef char *y_at
-        if rows is not None or n != self.most:
-            return self.general_step(x, out, rows)
+        if n != self.most:
+            return None
         cdef int ndim = cnp.PyArray_NDIM(<cnp.ndarray>x)
         if out is None:
             y = self.empty(ndim, n)
-        elif self.rows_of(out, self.net.c.hidden_size) == n and cnp.PyArray_NDIM(<cnp.ndarray>out) == ndim and \
+        elif self.rows_in(out, self.net.c.hidden_size) == n and cnp.PyArray_NDIM(<cnp.ndarray>out) == ndim and \
                 cnp.PyArray_ISWRITEABLE(<cnp.ndarray>out):
             y = out
         else:
-            return self.general_step(x, out, rows)
+            return None
         x_at, y_at = <const char *>cnp.PyArray_DATA(<cnp.ndarray>x), <char *>cnp.PyArray_DATA(y)
         if x_at < y_at + cnp.PyArray_NBYTES(y) and y_at < x_at + cnp.PyArray_NBYTES(<cnp.ndarray>x):
-            return self.general_step(x, out, rows)
-        self.enter()
-        try:
-            self.run(n, x_at, self.at, self.at, y_at)
-        finally:
-            atomic_flag_clear(&self.busy)
+            return None
+        self.run(n, x_at, self.at, self.at, y_at)
         return y
 
-    def step_some(self, x, y, rows):
-        """One step of the rows (n,), int64, distinct and in range; x (n, I) and y (n, H) contiguous."""
-        cdef int64_t n = cnp.PyArray_SIZE(<cnp.ndarray>rows)
+    def _advance(self, x, y, rows):
+        """One step of all rows, or of the rows (n,), int64, distinct and in range; x (n, I) and y (n, H) contiguous
+        and apart. The caller has claimed the memory."""
+        cdef int64_t n = self.most if rows is None else cnp.PyArray_SIZE(<cnp.ndarray>rows)
         cdef const int64_t *index = <const int64_t *>plain(rows, cnp.NPY_INT64, n)
         cdef void *x_at = plain(x, type_of(self.net), n * self.net.c.input_size)
         cdef void *y_at = plain(y, type_of(self.net), n * self.net.c.hidden_size)
-        self.enter()
-        try:
+        if rows is None:
+            self.run(n, x_at, self.at, self.at, y_at)
+        else:
             self.exchange(index, n, False)
             self.run(n, x_at, self.some_at, self.some_at, y_at)
             self.exchange(index, n, True)
-        finally:
-            atomic_flag_clear(&self.busy)
 
     cdef void exchange(self, const int64_t *index, int64_t n, bint back) noexcept nogil:
         """Copies the states of some rows to where they lie densely, or back."""

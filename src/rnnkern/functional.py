@@ -310,7 +310,7 @@ class Tape:
         )
         dhx_n_parts = layout.states(dhx_n, "dhx_n")
         targets = self._targets(self.grads if grads is None else grads)
-        call = self._call.with_threads(threads.chosen(num_threads))
+        call = self._call.for_backward(net, threads.chosen(num_threads))
         dx, dx_rows = layout.empty(net.input_size) if need_dx else (None, None)
         dhx = layout.new_states()
         drestart = None
