@@ -6,14 +6,14 @@ apply the reset gate after the recurrent product, the published version before i
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from . import stack
 from .act import sigmoid, sigmoid_backward, tanh, tanh_backward
-from .stack import Array, States, Tape, Weights
+from .stack import Array, BackwardOptions, ForwardOptions, States, Tape, Weights
 
 
 class GRUCellResetAfter:
@@ -93,32 +93,21 @@ def gru_forward(
     hx: npt.ArrayLike | None = None,
     *,
     reset_after: bool = True,
-    batch_first: bool = False,
-    lengths: npt.ArrayLike | None = None,
-    resets: npt.ArrayLike | None = None,
-    restart_state: npt.ArrayLike | None = None,
-    dropout: float = 0.0,
-    seed: int = 0,
+    **options: Unpack[ForwardOptions],
 ) -> tuple[Array, Array, Tape]:
     """Run a stack of GRU layers; see `stack.forward`. Returns y, h_n and a tape."""
     y, h_n, tape = stack.forward(
-        GRUCellResetAfter() if reset_after else GRUCellResetBefore(),
-        x,
-        params,
-        hx,
-        batch_first=batch_first,
-        lengths=lengths,
-        resets=resets,
-        restart_state=restart_state,
-        dropout=dropout,
-        seed=seed,
+        GRUCellResetAfter() if reset_after else GRUCellResetBefore(), x, params, hx, **options
     )
     return y, h_n, tape
 
 
 def gru_backward(
-    tape: Tape, dy: npt.ArrayLike | None = None, dhx_n: npt.ArrayLike | None = None
+    tape: Tape,
+    dy: npt.ArrayLike | None = None,
+    dhx_n: npt.ArrayLike | None = None,
+    **options: Unpack[BackwardOptions],
 ) -> tuple[Array, Array, dict[str, Array]]:
     """From the gradients of y and h_n to those of x, hx and params; see `stack.backward`."""
-    dx, dhx, grads = stack.backward(tape, dy, dhx_n)
+    dx, dhx, grads = stack.backward(tape, dy, dhx_n, **options)
     return dx, dhx, grads

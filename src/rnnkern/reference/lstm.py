@@ -5,14 +5,14 @@ gate of Gers, Schmidhuber and Cummins, "Learning to forget" (Neural Computation,
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from . import stack
 from .act import sigmoid, sigmoid_backward, tanh, tanh_backward
-from .stack import Array, States, Tape, Weights
+from .stack import Array, BackwardOptions, ForwardOptions, States, Tape, Weights
 
 StatePair = tuple[npt.ArrayLike, npt.ArrayLike]
 
@@ -61,34 +61,20 @@ def lstm_forward(
     x: npt.ArrayLike,
     params: Mapping[str, npt.ArrayLike],
     hx: StatePair | None = None,
-    *,
-    batch_first: bool = False,
-    lengths: npt.ArrayLike | None = None,
-    resets: npt.ArrayLike | None = None,
-    restart_state: StatePair | None = None,
-    dropout: float = 0.0,
-    seed: int = 0,
+    **options: Unpack[ForwardOptions],
 ) -> tuple[Array, tuple[Array, Array], Tape]:
     """Run a stack of LSTM layers; see `stack.forward`. Returns y, (h_n, c_n) and a tape."""
-    y, (h_n, c_n), tape = stack.forward(
-        LSTMCell(),
-        x,
-        params,
-        hx,
-        batch_first=batch_first,
-        lengths=lengths,
-        resets=resets,
-        restart_state=restart_state,
-        dropout=dropout,
-        seed=seed,
-    )
+    y, (h_n, c_n), tape = stack.forward(LSTMCell(), x, params, hx, **options)
     return y, (h_n, c_n), tape
 
 
 def lstm_backward(
-    tape: Tape, dy: npt.ArrayLike | None = None, dhx_n: StatePair | None = None
+    tape: Tape,
+    dy: npt.ArrayLike | None = None,
+    dhx_n: StatePair | None = None,
+    **options: Unpack[BackwardOptions],
 ) -> tuple[Array, tuple[Array, Array], dict[str, Array]]:
     """From the gradients of y and (h_n, c_n) to those of x, (h, c) and params; see
     `stack.backward`."""
-    dx, (dh, dc), grads = stack.backward(tape, dy, dhx_n)
+    dx, (dh, dc), grads = stack.backward(tape, dy, dhx_n, **options)
     return dx, (dh, dc), grads

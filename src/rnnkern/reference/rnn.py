@@ -1,12 +1,12 @@
 """The simple recurrent network of Elman, "Finding structure in time" (Cognitive Science, 1990)."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy.typing as npt
 
 from . import act, stack
-from .stack import Array, States, Tape, Weights
+from .stack import Array, BackwardOptions, ForwardOptions, States, Tape, Weights
 
 ACTIVATIONS: dict[str, tuple[Callable[[Array], Array], Callable[[Array, Array], Array]]] = {
     "tanh": (act.tanh, act.tanh_backward),
@@ -44,32 +44,19 @@ def rnn_forward(
     hx: npt.ArrayLike | None = None,
     *,
     nonlinearity: str = "tanh",
-    batch_first: bool = False,
-    lengths: npt.ArrayLike | None = None,
-    resets: npt.ArrayLike | None = None,
-    restart_state: npt.ArrayLike | None = None,
-    dropout: float = 0.0,
-    seed: int = 0,
+    **options: Unpack[ForwardOptions],
 ) -> tuple[Array, Array, Tape]:
     """Run a stack of RNN layers; see `stack.forward`. Returns y, h_n and a tape."""
-    y, h_n, tape = stack.forward(
-        RNNCell(nonlinearity),
-        x,
-        params,
-        hx,
-        batch_first=batch_first,
-        lengths=lengths,
-        resets=resets,
-        restart_state=restart_state,
-        dropout=dropout,
-        seed=seed,
-    )
+    y, h_n, tape = stack.forward(RNNCell(nonlinearity), x, params, hx, **options)
     return y, h_n, tape
 
 
 def rnn_backward(
-    tape: Tape, dy: npt.ArrayLike | None = None, dhx_n: npt.ArrayLike | None = None
+    tape: Tape,
+    dy: npt.ArrayLike | None = None,
+    dhx_n: npt.ArrayLike | None = None,
+    **options: Unpack[BackwardOptions],
 ) -> tuple[Array, Array, dict[str, Array]]:
     """From the gradients of y and h_n to those of x, hx and params; see `stack.backward`."""
-    dx, dhx, grads = stack.backward(tape, dy, dhx_n)
+    dx, dhx, grads = stack.backward(tape, dy, dhx_n, **options)
     return dx, dhx, grads

@@ -13,7 +13,7 @@ takes step t, and continues from the restart state.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,24 @@ class Cell(Protocol):
 
     def backward(self, w: Weights, cache: Any, dstate: States) -> tuple[Array, States, Weights]:
         """From the gradient of the next state to those of x, the state and the weights."""
+
+
+class ForwardOptions(TypedDict, total=False):
+    """Keyword arguments of `forward`, which says what they mean."""
+
+    batch_first: bool
+    lengths: npt.ArrayLike | None
+    resets: npt.ArrayLike | None
+    restart_state: Any
+    dropout: float
+    seed: int
+    all_layers: bool
+
+
+class BackwardOptions(TypedDict, total=False):
+    """Keyword arguments of `backward`."""
+
+    clip_state_grad: float
 
 
 # One direction of one layer
@@ -91,17 +109,24 @@ def sweep_forward(
 
 
 def sweep_backward(
-    cell: Cell, sweep: Sweep, real: Array, dy: Array, dstate: Sequence[Array]
-) -> tuple[Array, Sequence[Array], Sequence[Array], Weights]:
-    """Returns the gradients of x, the initial state, the restart state (per row), the weights."""
+    cell: Cell, sweep: Sweep, real: Array, dy: Array, dstate: Sequence[Array], clip: float
+) -> tuple[Array, Sequence[Array], Sequence[Array], Weights, Array]:
+    """Returns the gradients of x, the initial state, the restart state (per row), the weights.
+
+    And the norms of those of the states, (states, T, B).
+    """
     dx = np.zeros((*real.shape, sweep.w.ih.shape[1]), dy.dtype)
     dw = Weights(*(np.zeros_like(p) for p in sweep.w))
     dstate = [d.copy() for d in dstate]
     drestart_state = [np.zeros_like(d) for d in dstate]
+    norms = np.zeros((len(dstate), *real.shape), dy.dtype)
     for t in reversed(sweep.order):
         on = real[t]
         dh, *others = (d[on] for d in dstate)
-        dx[t, on], before, dw_t = cell.backward(sweep.w, sweep.caches[t], (dh + dy[t, on], *others))
+        after = (dh + dy[t, on], *others)
+        norms[:, t, on] = [np.sqrt(np.sum(d * d, axis=1)) for d in after]
+        dx[t, on], before, dw_t = cell.backward(sweep.w, sweep.caches[t], after)
+        before = tuple(np.clip(d, -clip, clip) for d in before)
         for total, part in zip(dw, dw_t, strict=True):
             total += part
         cut = sweep.restart[t]
@@ -109,7 +134,7 @@ def sweep_backward(
             d[on] = b
             dr[cut] += d[cut]  # here the step's state came from the restart state,
             d[cut] = 0  # and nothing goes back across the border
-    return dx, dstate, drestart_state, dw
+    return dx, dstate, drestart_state, dw, norms
 
 
 # The stack of layers and directions
@@ -127,8 +152,10 @@ class Tape:
     sweeps: list[Sweep]
     dropout: float
     masks: list[Array]  # (T, B, D*H), for each layer but the last; empty without dropout
-    restart_shared: list[bool] | None  # for each state, as given; None if none was given
+    all_layers: bool
+    restart_shared: list[bool] | None = None  # for each state, as given; None if none was given
     restart_state_grad: Any = None  # set by backward; structure of the given restart_state
+    state_grad_norms: Array | None = None  # set by backward: (states, L*D, T, B)
 
 
 def forward(
@@ -137,12 +164,13 @@ def forward(
     params: Mapping[str, npt.ArrayLike],
     hx: Any,
     *,
-    batch_first: bool,
-    lengths: npt.ArrayLike | None,
-    resets: npt.ArrayLike | None,
-    restart_state: Any,
-    dropout: float,
-    seed: int,
+    batch_first: bool = False,
+    lengths: npt.ArrayLike | None = None,
+    resets: npt.ArrayLike | None = None,
+    restart_state: Any = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+    all_layers: bool = False,
 ) -> tuple[Array, Any, Tape]:
     """Run a stack of layers over a batch of sequences.
 
@@ -156,6 +184,7 @@ def forward(
                    direction restarts before step t, the reverse direction before step t-1
     restart_state  what a restart loads, for each row as hx, or (L*D, H) for all; None for zeros
     dropout, seed  probability and key of the masks on the outputs of all layers but the last
+    all_layers     return the outputs of all layers (before dropout), with one more axis in front
 
     Returns the outputs y of the last layer, (T, B, D*H) or as x; the final states, as hx; and a
     tape. Outputs behind a row's length are zero, and its final state is the one after its last
@@ -180,12 +209,12 @@ def forward(
     restart = layout.read_states(
         "restart_state", restart_state, dtype, cell.states, (len(weights), B, H), shared=True
     )
-    tape = Tape(cell, layout, D, names, real, [], dropout, [], None)
+    tape = Tape(cell, layout, D, names, real, [], dropout, [], all_layers)
     if restart_state is not None:
         given = restart_state if cell.states > 1 else (restart_state,)
         tape.restart_shared = [np.ndim(s) == 2 for s in given]
 
-    finals = []
+    finals, of_layers = [], []
     for k in range(0, len(weights), D):
         outputs = []
         for d in range(D):
@@ -203,47 +232,60 @@ def forward(
             finals.append(final)
             tape.sweeps.append(sweep)
         x = np.concatenate(outputs, axis=2)
+        of_layers.append(layout.give(x))
         if dropout and k + D < len(weights):
             tape.masks.append(dropout_.kept(dropout, seed, k // D, x.shape))
             x = np.where(tape.masks[-1], x * dropout_.scale(dropout, dtype), 0)
-    return layout.give(x), layout.give_states(finals), tape
+    return np.stack(of_layers) if all_layers else of_layers[-1], layout.give_states(finals), tape
 
 
 def backward(
-    tape: Tape, dy: npt.ArrayLike | None, dhx_n: Any
+    tape: Tape, dy: npt.ArrayLike | None, dhx_n: Any, *, clip_state_grad: float = np.inf
 ) -> tuple[Array, Any, dict[str, Array]]:
     """From the gradients of y and the final states (None: zeros) to those of x, hx and params.
 
-    What dy holds behind a length is ignored, and the gradient of x is zero there. Sets
-    tape.restart_state_grad, in the shape in which the restart state was given.
+    What dy holds behind a length is ignored, and the gradient of x is zero there. Every step cuts
+    each element of the gradient that it hands on, of the state before it, to what clip_state_grad
+    allows (Graves, "Generating sequences with recurrent neural networks", 2013).
+
+    Sets tape.restart_state_grad, in the shape in which the restart state was given; and
+    tape.state_grad_norms, of the gradients of the states after each step.
     """
     layout, D, sweeps = tape.layout, tape.directions, tape.sweeps
     w = sweeps[0].w
     H, dtype = w.hh.shape[1], w.hh.dtype
-    if dy is None:
-        dy = np.zeros((layout.T, layout.B, D * H), dtype)
-    else:
-        dy = layout.read("dy", dy, dtype, D * H)
+    layers = len(sweeps) // D
+    dys: list[Array] = [np.zeros((layout.T, layout.B, D * H), dtype)] * layers
+    if dy is not None:
+        last = layers - 1
+        for layer, given in enumerate(np.asarray(dy), 0) if tape.all_layers else [(last, dy)]:
+            dys[layer] = layout.read("dy", given, dtype, D * H)
     dstate = layout.read_states("dhx_n", dhx_n, dtype, tape.cell.states, (len(sweeps), layout.B, H))
 
     dhx: list[Any] = [None] * len(sweeps)
     drestart: list[Any] = [None] * len(sweeps)
     grads: dict[str, Array] = {name: np.empty(0) for names in tape.names for name in names}
+    norms: list[Any] = [None] * len(sweeps)
+    from_above = np.zeros((layout.T, layout.B, D * H), dtype)
     for k in reversed(range(0, len(sweeps), D)):
         if k // D < len(tape.masks):
-            dy = np.where(tape.masks[k // D], dy * dropout_.scale(tape.dropout, dtype), 0)
+            scale = dropout_.scale(tape.dropout, dtype)
+            from_above = np.where(tape.masks[k // D], from_above * scale, 0)
+        dy_k = dys[k // D] + from_above
         dx = []
         for d in range(D):
-            dx_d, dhx[k + d], drestart[k + d], dw = sweep_backward(
+            dx_d, dhx[k + d], drestart[k + d], dw, norms[k + d] = sweep_backward(
                 tape.cell,
                 sweeps[k + d],
                 tape.real,
-                dy[:, :, d * H : (d + 1) * H],
+                dy_k[:, :, d * H : (d + 1) * H],
                 [s[k + d] for s in dstate],
+                clip_state_grad,
             )
             dx.append(dx_d)
             grads.update(zip(tape.names[k + d], dw, strict=False))  # without biases, two names
-        dy = sum(dx[1:], start=dx[0])
+        from_above = sum(dx[1:], start=dx[0])
+    tape.state_grad_norms = np.stack(norms, axis=1)
 
     if tape.restart_shared is not None:
         by_row = stack_states(drestart)
@@ -253,7 +295,7 @@ def backward(
                 for g, shared in zip(by_row, tape.restart_shared, strict=True)
             ]
         )
-    return layout.give(dy), layout.give_states(dhx), grads
+    return layout.give(from_above), layout.give_states(dhx), grads
 
 
 # Reading and giving arrays
