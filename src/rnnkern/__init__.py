@@ -4,6 +4,7 @@ RNN, LSTM, GRU              layers, as torch's
 RNNCell, LSTMCell, GRUCell  single steps
 load                        a layer from the file that its `save` wrote
 Stream                      what `layer.stream()` returns: a step at a time, with state
+truncated_bptt              training on long sequences in chunks
 functional                  the same as functions, for those who hold their own arrays
 train                       what training needs besides: embedding, linear, loss, optimisers
 reference                   the specification, in NumPy
@@ -18,6 +19,7 @@ from .threads import get_num_threads, set_num_threads
 if TYPE_CHECKING:
     from . import reference, train
     from .stream import Stream
+    from .truncated import truncated_bptt
 
 __all__ = [
     "GRU",
@@ -34,20 +36,25 @@ __all__ = [
     "reference",
     "set_num_threads",
     "train",
+    "truncated_bptt",
 ]
 __version__ = "0.1.0"
 
 
 # Imported when first used, so that `import rnnkern` stays quick.
+_MODULES = ("reference", "train")
+_NAMES = {"Stream": ".stream", "truncated_bptt": ".truncated"}
+
+
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name in ("reference", "train"):
+    if name in _MODULES:
         return import_module(f".{name}", __name__)
-    if name == "Stream":
-        return import_module(".stream", __name__).Stream
+    if name in _NAMES:
+        return getattr(import_module(_NAMES[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "Stream", "reference", "train"})
+    return sorted({*globals(), *_MODULES, *_NAMES})
