@@ -257,18 +257,20 @@ def test_arrays_of_any_kind_give_the_same_bits(kind: str, change: Any, dtype: An
 
 X, STATE = np.zeros((2, 5), np.float32), np.zeros((2, 17), np.float32)
 BAD_CALLS: list[tuple[Any, Any, type, str]] = [
-    (np.zeros((2, 4), np.float32), None, ValueError, r"x must have shape \(B, 5\) or \(5,\), got"),
-    (np.zeros((1, 2, 5), np.float32), None, ValueError, r"x must have shape .* \(1, 2, 5\)"),
-    (np.float32(1), None, ValueError, r"x must have shape .* got \(\)"),
-    (X.astype(np.float64), None, TypeError, r"x must be float32.*astype\(np\.float32\)"),
-    (X.astype(int), None, TypeError, "x must be float32"),
-    (None, None, ValueError, "x must have shape"),
-    (X, STATE[:1], ValueError, r"hx must have shape \(2, 17\), got \(1, 17\)"),
-    (X, STATE[None], ValueError, r"hx must have shape \(2, 17\), got \(1, 2, 17\)"),
-    (X, STATE[0], ValueError, r"hx must have shape \(2, 17\), got \(17,\)"),
-    (X[0], STATE, ValueError, r"hx must have shape \(17,\), got \(2, 17\)"),
-    (X, STATE.astype(np.float64), TypeError, r"hx must be float32.*astype"),
-    (X, (STATE, STATE), TypeError, "hx must be one array, got a tuple of 2"),
+    (np.zeros((2, 4), np.float32), None, ValueError, r"x: expected shape \(B, 5\) or \(5,\), got"),
+    (np.zeros((1, 2, 5), np.float32), None, ValueError, r"x: expected shape .* \(1, 2, 5\)"),
+    (np.float32(1), None, ValueError, r"x: expected shape .* got \(\)"),
+    (X.astype(np.float64), None, TypeError, r"x: expected float32.*np\.asarray\(x, np\.float32\)"),
+    (X.astype(int), None, TypeError, "x: expected float32"),
+    (None, None, TypeError, "x: expected numbers, got None"),
+    (X, STATE[:1], ValueError, r"hx: expected shape \(2, 17\), got \(1, 17\)"),
+    (X, STATE[None], ValueError, r"hx: expected shape \(2, 17\), got \(1, 2, 17\)"),
+    (X, STATE[0], ValueError, r"hx: expected shape \(2, 17\), got \(17,\)"),
+    (X[0], STATE, ValueError, r"hx: expected shape \(17,\), got \(2, 17\)"),
+    (np.ma.masked_equal(X, 1), None, TypeError, "x: expected an array without a mask"),
+    (X, np.ma.masked_equal(STATE, 1), TypeError, "hx: expected an array without a mask"),
+    (X, STATE.astype(np.float64), TypeError, r"hx: expected float32.*np\.asarray"),
+    (X, (STATE, STATE), TypeError, "hx: expected one array, got a tuple of 2"),
 ]
 
 
@@ -292,10 +294,12 @@ def test_threads_are_checked() -> None:
 @pytest.mark.parametrize(
     ("hx", "error", "message"),
     [
-        (STATE, TypeError, r"hx must be a tuple \(h, c\)"),
-        ((STATE,), TypeError, r"hx must be a tuple \(h, c\), got a tuple of 1"),
-        ((STATE, STATE[:1]), ValueError, r"each part of hx must have shape \(2, 17\)"),
-        ((STATE, STATE.astype(float)), TypeError, "c of hx must be float32"),
+        (STATE, TypeError, r"hx: expected a tuple \(h, c\)"),
+        ((STATE,), TypeError, r"hx: expected a tuple \(h, c\), got a tuple of 1"),
+        ((STATE, STATE[:1]), ValueError, r"c of hx: expected shape \(2, 17\)"),
+        ((STATE, STATE.astype(float)), TypeError, "c of hx: expected float32"),
+        ((STATE, None), TypeError, "c of hx: expected numbers, got None"),
+        ((STATE, [[1.0], []]), ValueError, "c of hx: .* got a list of 2"),
     ],
 )
 def test_lstm_states_are_a_pair(hx: Any, error: type[Exception], message: str) -> None:
@@ -307,15 +311,23 @@ def test_backward_is_checked_and_leaves_the_tape_usable() -> None:
     cell = rk.LSTMCell(5, 17)
     _, tape = cell.record(X)
     bad: list[tuple[Any, type, str]] = [
-        (STATE, TypeError, r"dhx_n must be a tuple \(h, c\)"),
-        ((STATE, STATE[:1]), ValueError, r"each part of dhx_n must have shape \(2, 17\)"),
-        ((STATE, STATE.astype(float)), TypeError, "c of dhx_n must be float32"),
+        (STATE, TypeError, r"dhx_n: expected a tuple \(h, c\)"),
+        ((STATE, STATE[:1]), ValueError, r"c of dhx_n: expected shape \(2, 17\)"),
+        ((STATE, STATE.astype(float)), TypeError, "c of dhx_n: expected float32"),
     ]
     for dhx_n, error, message in bad:
         with pytest.raises(error, match=message):
             tape.backward(dhx_n)
-    with pytest.raises(ValueError, match="grads: missing"):
+    with pytest.raises(ValueError, match=r"^grads: missing 'weight_ih', missing 'weight_hh'"):
         tape.backward(grads={})
+    for grads in ([], 3, "text"):
+        with pytest.raises(TypeError, match=r"^grads: expected a mapping"):
+            tape.backward(grads=grads)
+    wrong = dict(cell.grads) | {"bias_hh": np.zeros(3, np.float32)}
+    with pytest.raises(
+        ValueError, match=r"^grads\['bias_hh'\]: expected shape \(68,\), got \(3,\)"
+    ):
+        tape.backward(grads=wrong)
     tape.backward((STATE, STATE))
 
 

@@ -49,6 +49,50 @@ def test_an_altered_digest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "1 differ" in captured.out
 
 
+FIRST = "0 float32 gru 1 1 3 4 2 5 bias none none none hx 0 : " + " ".join(["0" * 16] * 6)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        "",
+        "# nothing\n",
+        "text",
+        FIRST[:-1],
+        FIRST.replace("gru", "tcn"),
+        FIRST.replace("float32", "float16"),
+        FIRST.replace(" 3 4 ", " 3 0 "),
+        FIRST.replace("none hx", "some hx"),
+        f"{FIRST}\n{FIRST} more",
+        "\u00e9",
+    ],
+)
+def test_files_without_digests(
+    content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line that names the file, and the code of wrong arguments."""
+    file = tmp_path / "digests.txt"
+    if content is not None:
+        file.write_text(content, encoding="utf-8")
+    assert check.main(["--digests", str(file)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert line.startswith("error: ")
+    assert str(file) in line
+
+
+def test_the_format_of_a_digest_file(tmp_path: Path) -> None:
+    file = tmp_path / "digests.txt"
+    file.write_text(f"# a comment\n\n{FIRST}\n", encoding="ascii")
+    (case,) = check.read_cases(file)
+    assert (case.seed, case.cell, case.H, case.T, case.bias) == (0, "gru", 4, 5, True)
+    with pytest.raises(ValueError, match="line 4: expected a case"):
+        file.write_text(f"# a comment\n\n{FIRST}\ntext", encoding="ascii")
+        check.read_cases(file)
+
+
 @pytest.mark.parametrize("group", check.GROUPS)
 def test_a_fault_in_the_kernels(
     group: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

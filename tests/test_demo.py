@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import sys
 
 import numpy as np
 import pytest
@@ -393,3 +394,21 @@ def test_seeds_summary_and_saved_model(tmp_path, capsys):
     assert "of 2 seed(s)" in summary
     logits = demo.predict(demo.Classifier.load(target), TEST)
     assert demo.digest(logits) == seeds[0][-1]  # the first seed's
+
+
+def test_the_printed_command_works(tmp_path, monkeypatch):
+    """Relative where the interpreter lies under the folder, and quoted."""
+    folder = tmp_path / "a folder"
+    python = folder / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.chdir(folder)
+    assert demo._command("demo") == "venv/bin/python -m rnnkern demo"
+    monkeypatch.chdir(python.parent)  # a bare name would be another program
+    assert demo._command("demo", "a b") == f"'{python}' -m rnnkern demo 'a b'"
+    monkeypatch.chdir(tmp_path / "a folder" / "venv" / "bin" / "..")
+    assert demo._command().startswith("bin/python")
+    monkeypatch.chdir(tmp_path.parent)
+    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
+    assert demo._command() == "/usr/bin/python3 -m rnnkern"

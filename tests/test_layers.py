@@ -12,6 +12,7 @@ import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from cases import CASES, DROPOUT_SEED, Case, Data, as_tuple, make
 from support import CHECKPOINTS, Array, Recording, assert_bits, assert_same_bits
 
 import rnnkern as rk
-from rnnkern import layers, reference
+from rnnkern import files, functional, reference
 
 try:
     import torch
@@ -271,8 +272,10 @@ def test_torch_parameters_and_dtypes() -> None:
     layer = rk.GRU(3, 4, dtype=np.float64)
     layer.load_state_dict(twin.state_dict())
     assert layer.bias_hh_l0.tolist() == twin.bias_hh_l0.tolist()
-    with pytest.raises(ValueError, match="requires grad"):
+    with pytest.raises(ValueError, match=r"^load_state_dict: ") as caught:
         layer.load_state_dict(dict(twin.named_parameters()))
+    for name in layer.params:
+        caught.match(rf"{name}: .* requires grad; pass {name}\.detach\(\)\.numpy\(\)")
 
 
 # --- arrays of any kind --------------------------------------------------------------------------
@@ -427,6 +430,14 @@ def test_sizes_too_large_for_memory(cls: type) -> None:
         cls(2**40, 2**40)
 
 
+@pytest.mark.parametrize("num_layers", [2**27, 2**40, 2**70])
+@each_class
+def test_too_many_layers(cls: type, num_layers: int) -> None:
+    """Refused before there are names of their parameters, which would fill the memory."""
+    with pytest.raises(ValueError, match=r"^too large: \d+ parameters do not fit into memory"):
+        cls(1, 1, num_layers)
+
+
 def test_dropout_of_one_layer_warns_here() -> None:
     with pytest.warns(UserWarning, match="dropout=0.5 has no effect with num_layers=1") as caught:
         rk.GRU(3, 4, dropout=0.5)
@@ -450,30 +461,40 @@ def test_options_are_fixed_but_two() -> None:
 
 X, STATE = np.zeros((5, 2, 3), np.float32), np.zeros((1, 2, 4), np.float32)
 BAD_CALLS: list[tuple[str, dict[str, Any], type, str]] = [
-    ("x", {"x": np.zeros(3, np.float32)}, ValueError, "x must have"),
-    ("x", {"x": np.zeros((1, 5, 2, 3), np.float32)}, ValueError, "x must have"),
-    ("x", {"x": np.zeros((5, 2, 4), np.float32)}, ValueError, "x must be input_size = 3"),
-    ("x", {"x": X.astype(np.float64)}, TypeError, r"x must be float32.*x\.astype\(np\.float32\)"),
-    ("x", {"x": X.astype(int)}, TypeError, "x must be float32"),
-    ("x", {"x": X.astype(np.complex64)}, TypeError, "x must be float32"),
-    ("x", {"x": None}, TypeError, "x must be"),
-    ("x", {"x": "text"}, TypeError, "x must be"),
-    ("hx", {"hx": np.zeros((2, 2, 4), np.float32)}, ValueError, "hx must have shape"),
-    ("hx", {"hx": np.zeros((1, 3, 4), np.float32)}, ValueError, "hx must have shape"),
-    ("hx", {"hx": np.zeros((1, 4), np.float32)}, ValueError, "hx must have shape"),
-    ("hx", {"hx": STATE.astype(np.float64)}, TypeError, r"hx must be float32.*astype"),
-    ("hx", {"hx": (STATE, STATE)}, TypeError, "hx must be one array, got a tuple of 2"),
-    ("lengths", {"lengths": [5, 6]}, ValueError, "lengths must lie in 0..5.*got 6"),
-    ("lengths", {"lengths": [-1, 5]}, ValueError, "lengths must lie in 0..5.*got -1"),
-    ("lengths", {"lengths": [2**62, 5]}, ValueError, "lengths must"),
-    ("lengths", {"lengths": [5.0, 5.0]}, TypeError, "lengths must be integers"),
-    ("lengths", {"lengths": [True, True]}, TypeError, "lengths must be integers"),
-    ("lengths", {"lengths": [5]}, ValueError, "lengths must have shape"),
-    ("lengths", {"lengths": 5}, ValueError, "lengths must have shape"),
-    ("lengths", {"lengths": [[5, 5]]}, ValueError, "lengths must have shape"),
-    ("resets", {"resets": np.zeros((2, 5), bool)}, ValueError, "resets must have shape"),
-    ("resets", {"resets": np.zeros((5, 2, 1), bool)}, ValueError, "resets must have shape"),
-    ("resets", {"resets": np.zeros((5, 2))}, TypeError, "resets must be"),
+    ("x", {"x": np.zeros(3, np.float32)}, ValueError, "x: expected"),
+    ("x", {"x": np.zeros((1, 5, 2, 3), np.float32)}, ValueError, "x: expected"),
+    ("x", {"x": np.zeros((5, 2, 4), np.float32)}, ValueError, "x: expected input_size = 3"),
+    (
+        "x",
+        {"x": X.astype(np.float64)},
+        TypeError,
+        r"x: expected float32.*np\.asarray\(x, np\.float32\)",
+    ),
+    ("x", {"x": X.astype(int)}, TypeError, "x: expected float32"),
+    ("x", {"x": X.astype(np.complex64)}, TypeError, "x: expected float32"),
+    ("x", {"x": None}, TypeError, "x: expected float32, got"),
+    ("x", {"x": "text"}, TypeError, "x: expected float32, got"),
+    ("hx", {"hx": np.zeros((2, 2, 4), np.float32)}, ValueError, "hx: expected shape"),
+    ("hx", {"hx": np.zeros((1, 3, 4), np.float32)}, ValueError, "hx: expected shape"),
+    ("hx", {"hx": np.zeros((1, 4), np.float32)}, ValueError, "hx: expected shape"),
+    (
+        "hx",
+        {"hx": STATE.astype(np.float64)},
+        TypeError,
+        r"hx: expected float32.*np\.asarray\(hx, np\.float32\)",
+    ),
+    ("hx", {"hx": (STATE, STATE)}, TypeError, "hx: expected one array, got a tuple of 2"),
+    ("lengths", {"lengths": [5, 6]}, ValueError, "lengths: expected integers from 0 to 5, got 6"),
+    ("lengths", {"lengths": [-1, 5]}, ValueError, "lengths: expected integers from 0 to 5, got -1"),
+    ("lengths", {"lengths": [2**62, 5]}, ValueError, "lengths: expected integers"),
+    ("lengths", {"lengths": [5.0, 5.0]}, TypeError, "lengths: expected integers"),
+    ("lengths", {"lengths": [True, True]}, TypeError, "lengths: expected integers"),
+    ("lengths", {"lengths": [5]}, ValueError, "lengths: expected shape"),
+    ("lengths", {"lengths": 5}, ValueError, "lengths: expected shape"),
+    ("lengths", {"lengths": [[5, 5]]}, ValueError, "lengths: expected shape"),
+    ("resets", {"resets": np.zeros((2, 5), bool)}, ValueError, "resets: expected shape"),
+    ("resets", {"resets": np.zeros((5, 2, 1), bool)}, ValueError, "resets: expected shape"),
+    ("resets", {"resets": np.zeros((5, 2))}, TypeError, "resets: expected booleans"),
     ("restart_state", {"restart_state": np.zeros((2, 4), np.float32)}, ValueError, "restart_state"),
     ("restart_state", {"restart_state": STATE.astype(float)}, TypeError, "restart_state"),
     ("num_threads", {"num_threads": 0}, ValueError, "num_threads"),
@@ -510,21 +531,21 @@ def test_outputs_are_checked(given: dict[str, Any], error: type[Exception]) -> N
 
 @pytest.mark.parametrize("hx", [STATE, [STATE], (STATE, STATE, STATE), "hc"])
 def test_lstm_states_are_a_pair(hx: Any) -> None:
-    with pytest.raises(TypeError, match=r"hx must be a tuple \(h, c\)"):
+    with pytest.raises(TypeError, match=r"hx: expected a tuple \(h, c\)"):
         small(rk.LSTM)(X, hx)
-    with pytest.raises(ValueError, match="c of hx must have shape"):
+    with pytest.raises(ValueError, match="c of hx: expected shape"):
         small(rk.LSTM)(X, (STATE, STATE[..., :3]))
 
 
 @pytest.mark.parametrize("checkpoint", ["all", 0, -1, 1.5, True])
 def test_checkpoint_is_checked(checkpoint: Any) -> None:
-    with pytest.raises(ValueError, match="checkpoint must be"):
+    with pytest.raises(ValueError, match="checkpoint: expected"):
         small(rk.RNN).record(X, checkpoint=checkpoint)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64, 0.5, True])
 def test_dropout_seed_is_checked(seed: Any) -> None:
-    with pytest.raises(ValueError, match="seed must be"):
+    with pytest.raises((TypeError, ValueError), match=r"^dropout_seed: expected an integer"):
         small(rk.RNN).record(X, dropout_seed=seed)
 
 
@@ -570,12 +591,16 @@ def test_a_refused_backward_leaves_the_tape_usable() -> None:
     layer, x = small(rk.GRU), normal(5, 2, 3)
     y, _, tape = layer.record(x)
     for wrong, error in ((y[:4], ValueError), (y.astype(float), TypeError)):
-        with pytest.raises(error, match="dy must"):
+        with pytest.raises(error, match="dy: expected"):
             tape.backward(wrong)
-    with pytest.raises(ValueError, match="dhx_n must have shape"):
+    with pytest.raises(ValueError, match="dhx_n: expected shape"):
         tape.backward(y, y)
     with pytest.raises(ValueError, match="grads: missing"):
         tape.backward(y, grads={})
+    with pytest.raises(
+        TypeError, match=r"^grads: expected a mapping of names to arrays, got a list"
+    ):
+        tape.backward(y, grads=[])
     tape.backward(y)
     assert layer.flat_grads.any()
 
@@ -879,13 +904,23 @@ def test_memory_estimate_follows_checkpoint_and_lengths() -> None:
     assert all(layer.memory_estimate(T, B)["outputs"] >= 0 for T, B in ((0, 1), (1, 0), (0, 0)))
 
 
-@pytest.mark.parametrize("value", [-1, 1.5, "2", None, True])
+@pytest.mark.parametrize("value", [-1, 1.5, "2", None, True, 2**31, 2**70])
 def test_memory_estimate_is_checked(value: Any) -> None:
     layer = small(rk.RNN)
-    with pytest.raises(ValueError, match=r"^T: "):
-        layer.memory_estimate(value, 2)
-    with pytest.raises(ValueError, match=r"^B: "):
-        layer.memory_estimate(2, value)
+    for estimate in (
+        layer.memory_estimate,
+        layer.plan,
+        partial(functional.memory_estimate, layer.params, "rnn"),
+    ):
+        for name, sizes in (("T", (value, 2)), ("B", (2, value))):
+            with pytest.raises((TypeError, ValueError), match=f"^{name}: expected an integer from"):
+                estimate(*sizes)
+        with pytest.raises(
+            ValueError, match=r"^T, B: expected a call whose memory can be addressed"
+        ):
+            estimate(2**31 - 1, 2**31 - 1)
+        with pytest.raises(TypeError, match=r"^record: expected True or False"):
+            estimate(2, 2, record=1)
     with pytest.raises(ValueError, match="checkpoint"):
         layer.memory_estimate(2, 2, checkpoint="all")
     with pytest.raises(ValueError, match="lengths"):
@@ -973,13 +1008,14 @@ BAD_HEADERS: list[tuple[dict[str, Any], str]] = [
     ({"options": [3, 4]}, "options: expected"),
     ({"options": {"hidden_size": 0}}, "hidden_size: expected a positive integer"),
     ({"options": {"hidden_size": 5}}, r"weight_hh_l0: expected shape \(15, 5\), got \(12, 4\)"),
-    ({"options": {"hidden_size": 2**22}}, "Unable to allocate|expected shape"),
+    ({"options": {"hidden_size": 2**22}}, "too large"),
     ({"options": {"hidden_size": 2**40}}, "too large"),
+    ({"options": {"num_layers": 2**40}}, "too large"),
     ({"options": {"bidirectional": True}}, "missing 'weight_ih_l0_reverse'"),
     ({"options": {"more": 1}}, "options: expected"),
     ({"dtype": "float16"}, "dtype: expected float32 or float64"),
     ({"dtype": None}, "dtype: expected float32 or float64"),
-    ({"dropout_seed": -1}, "seed must be"),
+    ({"dropout_seed": -1}, "dropout_seed: expected an integer"),
 ]
 
 
@@ -1128,7 +1164,7 @@ def test_exports() -> None:
         assert getattr(rk, name) is not None
         assert name in dir(rk)
     assert {c.__name__ for c in LAYERS + CELLS} <= set(rk.__all__)
-    assert rk.load is layers.load
+    assert rk.load is files.load
     with pytest.raises(AttributeError, match="module 'rnnkern' has no attribute 'Transformer'"):
         _ = rk.Transformer
 
@@ -1177,3 +1213,19 @@ def test_one_layer_serves_many_threads() -> None:
             for a, b in zip(got, expected, strict=True):
                 assert_bits(a, b)
     assert not layer.flat_grads.any()
+
+
+def test_the_memory_of_a_tape_serves_the_next() -> None:
+    layer, x = rk.LSTM(3, 5, seed=0), np.ones((4, 2, 3), np.float32)
+    first = layer.record(x)[2]
+    block = first._block
+    first.backward(np.ones((4, 2, 5), np.float32))
+    again, other = layer.record(x)[2], layer.record(x)[2]
+    assert again._block is block
+    assert other._block is not block
+    retained = again.backward(retain=True)
+    assert again._block is block
+    np.testing.assert_array_equal(again.backward()[0], retained[0])
+    much_smaller = layer.record(x[:1, :1])[2]
+    assert much_smaller._block is not block
+    assert copy.deepcopy(layer)._spare == pickle.loads(pickle.dumps(layer))._spare == []

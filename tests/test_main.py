@@ -1,5 +1,6 @@
 """The command line: `python -m rnnkern`, `demo`, and how errors end."""
 
+import os
 import subprocess
 import sys
 
@@ -90,6 +91,17 @@ def test_demo_learns(trained):
 def test_prediction_in_a_new_process_gives_the_same_bits(trained):
     folder, printed = trained
     result = run("demo", "--predict", "m.npz", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    assert digest_of(result.stdout) == digest_of(printed)
+
+
+def test_the_closing_hint_works_as_printed(trained):
+    folder, printed = trained
+    command = printed.splitlines()[-1].strip()
+    nothing = {**os.environ, "PATH": ""}  # no other python
+    result = subprocess.run(
+        command, shell=True, capture_output=True, text=True, cwd=folder, env=nothing, timeout=120
+    )
     assert result.returncode == 0, result.stderr
     assert digest_of(result.stdout) == digest_of(printed)
 

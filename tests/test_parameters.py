@@ -6,7 +6,8 @@ import pickle
 import numpy as np
 import pytest
 
-from rnnkern.parameters import Module, Parameters, float_dtype, positive_int
+from rnnkern.parameters import Module, Parameters, float_dtype
+from rnnkern.validation import positive_int
 
 SHAPES = {"weight": (2, 3), "bias": (2,)}
 
@@ -77,6 +78,9 @@ def test_assignment_copies_in():
         (np.zeros(2, complex), TypeError, "bias: expected real numbers, got dtype complex128"),
         (np.zeros(2, bool), TypeError, "bias: expected real numbers, got dtype bool"),
         (["a", "b"], TypeError, "bias: expected real numbers, got dtype <U1"),
+        (None, TypeError, "bias: expected real numbers, got None"),
+        ([[1], [1, 2]], ValueError, "bias: expected real numbers, got a list of 2; "),
+        (np.ma.masked_array([1.0, 2.0], [0, 1]), TypeError, "bias: .* without a mask"),
     ],
 )
 def test_assignment_refuses_and_leaves_the_entry(value, error, message):
@@ -268,7 +272,7 @@ def test_load_names_everything_wrong_and_loads_nothing():
     with pytest.raises(ValueError, match="bias: expected real numbers"):
         layer.load_state_dict({"weight": np.zeros((2, 3)), "bias": ["a", "b"]})
     assert (layer.flat_params == 3).all()
-    with pytest.raises(TypeError, match="expected a mapping of names to arrays, got list"):
+    with pytest.raises(TypeError, match="expected a mapping of names to arrays, got a list of 1"):
         layer.load_state_dict([np.zeros((2, 3))])
 
 
@@ -279,3 +283,11 @@ def test_load_not_strict():
     assert layer.weight[1, 2] == 5
     with pytest.raises(ValueError, match="bias: expected shape"):
         layer.load_state_dict({"bias": [1, 2, 3]}, strict=False)
+    with pytest.raises(TypeError, match=r"^strict: expected True or False, got 0"):
+        layer.load_state_dict({}, strict=0)
+
+
+@pytest.mark.parametrize("shape", [(2**50,), (2**70,)])
+def test_too_many_for_memory(shape):
+    with pytest.raises(ValueError, match=r"^too large: \d+ parameters do not fit into memory"):
+        Parameters({"weight": shape})

@@ -13,7 +13,9 @@ reference                   the specification, in NumPy
 from typing import TYPE_CHECKING, Any
 
 from . import functional
-from .layers import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell, load
+from .cells import GRUCell, LSTMCell, RNNCell
+from .files import load
+from .layers import GRU, LSTM, RNN
 from .threads import get_num_threads, set_num_threads
 
 if TYPE_CHECKING:

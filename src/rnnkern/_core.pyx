@@ -528,19 +528,25 @@ cdef class Stepper:
 
 
 cdef class StreamBase(Stepper):
-    """A Stepper with states: (L, B, H) arrays h and c, and as many again for the rows of a step that takes but some."""
+    """A Stepper with states, (L, B, H) arrays h and c, and such arrays of fewer rows, for as many as it steps at once."""
 
     cdef readonly tuple _states
     cdef tuple some
     cdef rnnkern_states at, some_at
+    cdef int64_t batch
+    cdef cnp.ndarray taken  # a byte for each row, zero but while rows are checked
 
     def hold(self, Net net, packed, workspace, int threads, tuple states, tuple some):
         """Steps of the rows of these states with these packed weights. In one call, so that no error, be it a
         KeyboardInterrupt, leaves half of it."""
-        cdef int64_t rows = states[0].shape[1]
-        cdef rnnkern_states at = states_of(states, net, rows), some_at = states_of(some, net, rows)
+        cdef int64_t batch = states[0].shape[1], rows = some[0].shape[1]
+        cdef rnnkern_states at = states_of(states, net, batch), some_at = states_of(some, net, rows)
+        cdef cnp.ndarray taken = np.zeros(batch, np.uint8)
+        if rows < min(batch, 1):
+            raise ValueError("a step needs memory for a row")
         self.bind(net, packed, workspace, rows, threads)
         self._states, self.some, self.at, self.some_at = states, some, at, some_at
+        self.batch, self.taken = batch, taken
 
     def step(self, x, out=None, rows=None):
         """One step.
@@ -561,20 +567,25 @@ cdef class StreamBase(Stepper):
         """
         self.claim()
         try:
-            y = None if rows is not None else self.ordinary(x, out)
+            y = self.ordinary(x, out, rows)
             return self._general_step(x, out, rows) if y is None else y
         finally:
             atomic_flag_clear(&self.busy)
 
-    cdef object ordinary(self, x, out):
-        """A step of all rows with arrays that can be taken as they are; else None."""
+    cdef object ordinary(self, x, out, rows):
+        """A step with arguments that can be taken as they are; else None."""
         if self._states is None:
             return None
-        cdef int64_t n = self.rows_in(x, self.net.c.input_size)
+        cdef int64_t n = self.batch
+        cdef const int64_t *index = NULL
         cdef cnp.ndarray y
         cdef const char *x_at
         cdef char *y_at
-        if n != self.most:
+        if rows is not None:
+            if not self.are_rows(rows):
+                return None
+            n, index = cnp.PyArray_SIZE(<cnp.ndarray>rows), <const int64_t *>cnp.PyArray_DATA(<cnp.ndarray>rows)
+        if self.rows_in(x, self.net.c.input_size) != n:
             return None
         cdef int ndim = cnp.PyArray_NDIM(<cnp.ndarray>x)
         if out is None:
@@ -587,27 +598,60 @@ cdef class StreamBase(Stepper):
         x_at, y_at = <const char *>cnp.PyArray_DATA(<cnp.ndarray>x), <char *>cnp.PyArray_DATA(y)
         if x_at < y_at + cnp.PyArray_NBYTES(y) and y_at < x_at + cnp.PyArray_NBYTES(<cnp.ndarray>x):
             return None
-        self.run(n, x_at, self.at, self.at, y_at)
+        self.advance(n, x_at, y_at, index)
         return y
+
+    cdef bint are_rows(self, rows) noexcept:
+        """Whether it is a contiguous int64 (n,) array of distinct rows in range."""
+        if not cnp.PyArray_CheckExact(rows):
+            return False
+        cdef cnp.ndarray a = rows
+        if cnp.PyArray_NDIM(a) != 1 or cnp.PyArray_TYPE(a) != cnp.NPY_INT64 or not cnp.PyArray_ISCARRAY_RO(a):
+            return False
+        cdef const int64_t *index = <const int64_t *>cnp.PyArray_DATA(a)
+        cdef uint8_t *taken = <uint8_t *>cnp.PyArray_DATA(self.taken)
+        cdef int64_t n = cnp.PyArray_DIM(a, 0), good = 0, i
+        while good < n and 0 <= index[good] < self.batch and not taken[index[good]]:
+            taken[index[good]] = True
+            good += 1
+        for i in range(good):
+            taken[index[i]] = False
+        return good == n
 
     def _advance(self, x, y, rows):
         """One step of all rows, or of the rows (n,), int64, distinct and in range; x (n, I) and y (n, H) contiguous
         and apart. The caller has claimed the memory."""
-        cdef int64_t n = self.most if rows is None else cnp.PyArray_SIZE(<cnp.ndarray>rows)
-        cdef const int64_t *index = <const int64_t *>plain(rows, cnp.NPY_INT64, n)
-        cdef void *x_at = plain(x, type_of(self.net), n * self.net.c.input_size)
-        cdef void *y_at = plain(y, type_of(self.net), n * self.net.c.hidden_size)
-        if rows is None:
-            self.run(n, x_at, self.at, self.at, y_at)
-        else:
-            self.exchange(index, n, False)
-            self.run(n, x_at, self.some_at, self.some_at, y_at)
-            self.exchange(index, n, True)
+        cdef int64_t n = self.batch if rows is None else cnp.PyArray_SIZE(<cnp.ndarray>rows)
+        self.advance(n, <const char *>plain(x, type_of(self.net), n * self.net.c.input_size),
+                     <char *>plain(y, type_of(self.net), n * self.net.c.hidden_size),
+                     <const int64_t *>plain(rows, cnp.NPY_INT64, n))
 
-    cdef void exchange(self, const int64_t *index, int64_t n, bint back) noexcept nogil:
-        """Copies the states of some rows to where they lie densely, or back."""
+    cdef int advance(self, int64_t n, const char *x, char *y, const int64_t *index) except -1:
+        """A step of n rows, of all or of those of the index; of so many at once that their gates stay in the cache."""
+        cdef size_t item = 4 if self.net.c.dtype == 0 else 8
+        cdef size_t size = self.net.c.hidden_size * item
+        cdef int64_t first = 0, count
+        cdef bint dense = index == NULL and (self.net.c.num_layers == 1 or n <= self.most)
+        cdef rnnkern_states states = self.at if dense else self.some_at
+        while True:
+            count = min(self.most, n - first)
+            if not dense:
+                self.exchange(index, first, count, False)
+            self.run(count, x + first * self.net.c.input_size * item, states, states, y + first * size)
+            if not dense:
+                self.exchange(index, first, count, True)
+            first += count
+            if first >= n:
+                return 0
+            if dense:
+                states.h = <char *>states.h + count * size
+                states.c = NULL if states.c == NULL else <char *>states.c + count * size
+
+    cdef void exchange(self, const int64_t *index, int64_t first, int64_t n, bint back) noexcept nogil:
+        """Copies the states of the rows index[first] ... index[first + n - 1], or of the rows first ... first + n - 1, to
+        where they lie densely, or back."""
         cdef size_t size = <size_t>self.net.c.hidden_size * (4 if self.net.c.dtype == 0 else 8)
-        cdef int64_t layer, i
+        cdef int64_t layer, i, row
         cdef char *all_rows
         cdef char *dense
         for part in range(2):
@@ -617,10 +661,11 @@ cdef class StreamBase(Stepper):
                 continue
             for layer in range(self.net.c.num_layers):
                 for i in range(n):
+                    row = first + i if index == NULL else index[first + i]
                     if back:
-                        memcpy(all_rows + (layer * self.most + index[i]) * size, dense + (layer * n + i) * size, size)
+                        memcpy(all_rows + (layer * self.batch + row) * size, dense + (layer * n + i) * size, size)
                     else:
-                        memcpy(dense + (layer * n + i) * size, all_rows + (layer * self.most + index[i]) * size, size)
+                        memcpy(dense + (layer * n + i) * size, all_rows + (layer * self.batch + row) * size, size)
 
 
 def activate(int level, str activation, cnp.ndarray x):

@@ -1,6 +1,7 @@
-"""What the arguments of a call mean: checks with errors that name the argument, and arrays as the
-kernels want them. Parameters come as a mapping of torch's names; sequences, states, lengths and
-resets in the caller's layout.
+"""What the arguments of a call mean: arrays as the kernels want them.
+
+Parameters come as a mapping of torch's names; sequences, states, lengths and resets in the caller's
+layout. The checks of single values are in `validation`.
 """
 
 from __future__ import annotations
@@ -10,11 +11,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from . import _core, isa, threads
+from .validation import (
+    MAX_AXIS,
+    Array,
+    Shape,
+    as_array,
+    as_floats,
+    as_integers,
+    as_target,
+    boolean,
+    check_mapping,
+    check_names,
+    check_shape,
+    described,
+    one_of,
+)
 
-Array = NDArray[Any]
 States = Array | tuple[Array, Array]
 Checkpoint = Literal["gates", "auto"] | int | None
 
@@ -25,18 +40,28 @@ _KINDS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 # ---- parameters
 
 
+def nonlinearity_of(name: str, value: Any) -> str:
+    return one_of(name, value, ("tanh", "relu"))
+
+
 def kernel_cell(cell: str, *, nonlinearity: str = "tanh", reset_after: bool = True) -> str:
     """The kernels' name of a cell, from that of the layer and its options."""
-    if nonlinearity not in ("tanh", "relu"):
-        raise ValueError(f"nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
-    names = {
-        "rnn": f"rnn_{nonlinearity}",
-        "lstm": "lstm",
-        "gru": "gru" if reset_after else "gru_before",
-    }
-    if cell not in names:
-        raise ValueError(f"cell must be 'rnn', 'lstm' or 'gru', got {cell!r}")
-    return names[cell]
+    one_of("cell", cell, ("rnn", "lstm", "gru"))
+    nonlinearity_of("nonlinearity", nonlinearity)
+    boolean("reset_after", reset_after)
+    if cell == "rnn":
+        return f"rnn_{nonlinearity}"
+    return cell if cell == "lstm" or reset_after else "gru_before"
+
+
+def parameter_count(
+    gates: int, input_size: int, hidden_size: int, num_layers: int, num_directions: int, bias: bool
+) -> tuple[int, int]:
+    """How many arrays the parameters are, and how many numbers those have."""
+    stack, kinds = num_layers * num_directions, 4 if bias else 2
+    columns = input_size + (num_layers - 1) * num_directions * hidden_size  # of all weight_ih
+    own = num_layers * (hidden_size + kinds - 2)  # of all weight_hh and biases
+    return stack * kinds, num_directions * gates * hidden_size * (columns + own)
 
 
 def parameter_names(num_layers: int, num_directions: int, bias: bool) -> list[str]:
@@ -51,10 +76,10 @@ def parameter_names(num_layers: int, num_directions: int, bias: bool) -> list[st
 
 def parameter_shapes(
     gates: int, input_size: int, hidden_size: int, num_layers: int, num_directions: int, bias: bool
-) -> dict[str, tuple[int, ...]]:
+) -> dict[str, Shape]:
     """torch's parameter names and their shapes, in torch's order."""
 
-    def shape(name: str) -> tuple[int, ...]:
+    def shape(name: str) -> Shape:
         if name.startswith("bias"):
             return (gates * hidden_size,)
         if name.startswith("weight_hh"):
@@ -65,31 +90,17 @@ def parameter_shapes(
     return {name: shape(name) for name in parameter_names(num_layers, num_directions, bias)}
 
 
-def check_names(what: str, expected: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Raises one ValueError that lists the names that are missing and those that are unexpected."""
-    missing, unexpected = expected.keys() - given.keys(), given.keys() - expected.keys()
-    if missing or unexpected:
-        raise ValueError(
-            f"{what}: missing {sorted(missing) or 'nothing'}, "
-            f"unexpected {sorted(unexpected) or 'nothing'}"
-        )
-
-
 def network(cell: str, params: Mapping[str, Array]) -> tuple[_core.Net, list[Array | None]]:
     """The description of the stack, and its weights four by four with None for missing biases."""
-    if not isinstance(params, Mapping):
-        raise TypeError(
-            f"params must be a mapping of names to arrays or a Packed, got {type(params).__name__}"
-        )
+    check_mapping("params", params, "a mapping of names to arrays, or what pack returns")
     for name in ("weight_ih_l0", "weight_hh_l0"):
         if name not in params:
-            raise ValueError(
-                f"params lacks {name!r}; it has {', '.join(map(str, params)) or 'nothing'}"
-            )
-    arrays = {name: np.asarray(a) for name, a in params.items()}
+            has = ", ".join(map(str, params)) or "nothing"
+            raise ValueError(f"params: expected {name!r} among its names, got {has}")
+    arrays = {name: as_array(name, a) for name, a in params.items()}
     dtype = arrays["weight_ih_l0"].dtype.newbyteorder("=")
     if dtype not in _core.DTYPES:
-        raise TypeError(f"params must be float32 or float64, got {dtype} for 'weight_ih_l0'")
+        raise TypeError(f"weight_ih_l0: expected float32 or float64, got {dtype}")
     directions = 2 if "weight_ih_l0_reverse" in arrays else 1
     layers = 1
     while f"weight_ih_l{layers}" in arrays:
@@ -97,17 +108,14 @@ def network(cell: str, params: Mapping[str, Array]) -> tuple[_core.Net, list[Arr
     bias = "bias_ih_l0" in arrays
     for name in ("weight_ih_l0", "weight_hh_l0"):
         if arrays[name].ndim != 2 or 0 in arrays[name].shape:
-            raise ValueError(f"{name!r} must be a non-empty matrix, got shape {arrays[name].shape}")
+            raise ValueError(f"{name}: expected a non-empty matrix, got shape {arrays[name].shape}")
     sizes = (arrays["weight_ih_l0"].shape[1], arrays["weight_hh_l0"].shape[1])
     shapes = parameter_shapes(GATES[cell], *sizes, layers, directions, bias)
-    check_names(f"params of {layers} layer(s) and {directions} direction(s)", shapes, arrays)
+    check_names(f"params of {layers} layer(s) and {directions} direction(s)", arrays, shapes)
     for name, expected in shapes.items():
-        if arrays[name].shape != expected:
-            raise ValueError(f"{name!r} must have shape {expected}, got {arrays[name].shape}")
-        if arrays[name].dtype.newbyteorder("=") != dtype:
-            raise TypeError(
-                f"{name!r} must be {dtype} as 'weight_ih_l0' is, got {arrays[name].dtype}"
-            )
+        check_shape(name, arrays[name], expected)
+        if (found := arrays[name].dtype.newbyteorder("=")) != dtype:
+            raise TypeError(f"{name}: expected {dtype} as weight_ih_l0 is, got {found}")
     net = _core.Net(cell, dtype, isa.level(), bias, *sizes, layers, directions)
     return net, by_kind([_dense(arrays[name], dtype) for name in shapes], bias)
 
@@ -119,7 +127,7 @@ def by_kind(arrays: Sequence[Array], bias: bool) -> list[Array | None]:
     return [a for i in range(0, len(arrays), 2) for a in (arrays[i], arrays[i + 1], None, None)]
 
 
-def _dense(a: ArrayLike, dtype: np.dtype[Any]) -> Array:
+def _dense(a: Array, dtype: np.dtype[Any]) -> Array:
     """A C-contiguous, aligned, native array; ``a`` itself where it is one."""
     return np.require(a, dtype, ["C", "A"])
 
@@ -135,19 +143,6 @@ def new_block(size: int) -> Array:
 # ---- sequences and states
 
 
-def as_floats(a: ArrayLike, name: str, dtype: np.dtype[Any]) -> Array:
-    """An array of exactly that dtype, in native byte order."""
-    array = np.asarray(a)
-    if array.dtype == dtype:
-        return array
-    if array.dtype.newbyteorder("=") == dtype:
-        return array.astype(dtype)
-    raise TypeError(
-        f"{name} must be {dtype} as the parameters are, got {array.dtype}; "
-        f"convert it: {name}.astype(np.{dtype}), or build the layer with that dtype"
-    )
-
-
 def strided_rows(a: Array) -> Array:
     """A view that the kernels can stride over (dense last axis, whole elements), or a copy."""
     item = a.itemsize
@@ -160,15 +155,21 @@ def strided_rows(a: Array) -> Array:
 class Layout:
     """How the caller's arrays map to (T, B, F) and (L*D, B, H)."""
 
-    def __init__(self, net: _core.Net, x: Array, batch_first: bool) -> None:
-        if x.ndim not in (2, 3):
-            raise ValueError(f"x must have 2 (unbatched) or 3 dimensions, got shape {x.shape}")
-        if x.shape[-1] != net.input_size:
+    def __init__(self, net: _core.Net, shape: Shape, batch_first: bool) -> None:
+        """``shape`` is that of x."""
+        if len(shape) not in (2, 3):
+            raise ValueError(f"x: expected 2 (unbatched) or 3 dimensions, got shape {shape}")
+        if shape[-1] != net.input_size:
             raise ValueError(
-                f"the last axis of x must be input_size = {net.input_size}, got shape {x.shape}"
+                f"x: expected input_size = {net.input_size} on the last axis, got shape {shape}"
             )
-        self.net, self.batched, self.batch_first = net, x.ndim == 3, bool(batch_first)
-        self.steps, self.rows = self.time_major(x).shape[:2]
+        self.net, self.batched = net, len(shape) == 3
+        self.batch_first = boolean("batch_first", batch_first)
+        self.steps, self.rows = shape[0], shape[1] if self.batched else 1
+        if self.batched and self.batch_first:
+            self.steps, self.rows = self.rows, self.steps
+        if self.steps > MAX_AXIS or self.rows > MAX_AXIS:
+            raise ValueError(f"x: expected at most 2**31-1 steps and rows, got shape {shape}")
 
     def time_major(self, a: Array) -> Array:
         """(T, B, ...) view of an array that is laid out as the caller's x."""
@@ -184,15 +185,13 @@ class Layout:
         )
         return full, self.time_major(full)
 
-    def sequence(self, a: ArrayLike, name: str, features: int) -> Array:
+    def sequence(self, name: str, a: ArrayLike, features: int) -> Array:
         """The (T, B, F) view of a sequence argument."""
-        array = as_floats(a, name, self.net.dtype)
-        expected = self.shape(features)
-        if array.shape != expected:
-            raise ValueError(f"{name} must have shape {expected}, got {array.shape}")
+        array = as_floats(name, a, self.net.dtype)
+        check_shape(name, array, self.shape(features))
         return strided_rows(self.time_major(array))
 
-    def shape(self, features: int) -> tuple[int, ...]:
+    def shape(self, features: int) -> Shape:
         if not self.batched:
             return (self.steps, features)
         return (
@@ -202,7 +201,7 @@ class Layout:
         )
 
     @property
-    def state_shape(self) -> tuple[int, ...]:
+    def state_shape(self) -> Shape:
         n = self.net.num_layers * self.net.num_directions
         return (n, self.rows, self.net.hidden_size) if self.batched else (n, self.net.hidden_size)
 
@@ -210,36 +209,29 @@ class Layout:
     def state_names(self) -> tuple[str, ...]:
         return ("h", "c") if self.net.cell == "lstm" else ("h",)
 
-    def states(self, s: Any, name: str, *shapes: tuple[int, ...]) -> tuple[Array, ...] | None:
+    def states(self, name: str, s: Any, *shapes: Shape) -> tuple[Array, ...] | None:
         """States as a tuple of dense arrays, all of one of the shapes (default: state_shape)."""
         if s is None:
             return None
         if self.net.cell == "lstm":
             if not isinstance(s, tuple | list) or len(s) != 2:
-                raise TypeError(f"{name} must be a tuple (h, c), got {_what(s)}")
+                raise TypeError(f"{name}: expected a tuple (h, c), got {described(s)}")
+            parts = {f"h of {name}": s[0], f"c of {name}": s[1]}
         elif isinstance(s, tuple | list):
-            raise TypeError(f"{name} must be one array, got {_what(s)}")
-        shapes = shapes or (self.state_shape,)
-        parts = list(s) if self.net.cell == "lstm" else [s]
-        labels = [f"{part} of {name}" for part in self.state_names] if len(parts) > 1 else [name]
-        dense = tuple(
-            _dense(as_floats(a, label, self.net.dtype), self.net.dtype)
-            for a, label in zip(parts, labels, strict=True)
-        )
-        for a, label in zip(dense, labels, strict=True):
-            if a.shape not in shapes or a.shape != dense[0].shape:
-                expected = " or ".join(map(str, shapes))
-                raise ValueError(f"{label} must have shape {expected}, got {a.shape}")
+            raise TypeError(f"{name}: expected one array, got {described(s)}")
+        else:
+            parts = {name: s}
+        dtype = self.net.dtype
+        dense = tuple(_dense(as_floats(part, a, dtype), dtype) for part, a in parts.items())
+        for part, a in zip(parts, dense, strict=True):
+            check_shape(part, a, *shapes or (self.state_shape,))
+        if dense[0].shape != dense[-1].shape:
+            got = f"{dense[0].shape} and {dense[-1].shape}"
+            raise ValueError(f"{name}: expected h and c of the same shape, got {got}")
         return dense
 
     def new_states(self) -> tuple[Array, ...]:
         return tuple(np.empty(self.state_shape, self.net.dtype) for _ in self.state_names)
-
-
-def _what(value: object) -> str:
-    if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {len(value)}"
-    return f"{type(value).__name__}"
 
 
 def as_states(parts: tuple[Array, ...]) -> States:
@@ -251,34 +243,23 @@ def as_lengths(lengths: ArrayLike | None, layout: Layout) -> Array | None:
     """int64 (B,), a copy."""
     if lengths is None:
         return None
-    array = np.asarray(lengths)
-    if array.dtype.kind not in "iu" and array.size:
-        raise TypeError(f"lengths must be integers, got {array.dtype}")
-    expected = (layout.rows,) if layout.batched else ()
-    if array.shape != expected and not (not layout.batched and array.shape == (1,)):
-        kind = (
-            f"shape {expected}, one for each row"
-            if layout.batched
-            else "one integer for an unbatched x"
-        )
-        raise ValueError(f"lengths must have {kind}, got shape {array.shape}")
-    bad = (array < 0) | (array > layout.steps) if array.size else np.zeros(0, bool)
-    if bad.any():
-        value = array.ravel()[int(np.argmax(bad.ravel()))]
-        raise ValueError(f"lengths must lie in 0..{layout.steps} (the steps of x), got {value}")
-    return np.array(array.reshape(-1), np.int64)
+    array = as_integers("lengths", lengths, 0, layout.steps)
+    if layout.batched:
+        check_shape("lengths", array, (layout.rows,))
+    elif array.shape not in ((), (1,)):
+        got = f"shape {array.shape}"
+        raise ValueError(f"lengths: expected one integer for an unbatched x, got {got}")
+    return array.reshape(-1)
 
 
 def as_resets(resets: ArrayLike | None, layout: Layout) -> Array | None:
     """uint8 (T, B), a copy."""
     if resets is None:
         return None
-    array = np.asarray(resets)
+    array = as_array("resets", resets, "booleans or integers")
     if array.dtype.kind not in "biu" and array.size:
-        raise TypeError(f"resets must be booleans or integers, got {array.dtype}")
-    expected = layout.shape(1)[:-1]
-    if array.shape != expected:
-        raise ValueError(f"resets must have shape {expected}, got {array.shape}")
+        raise TypeError(f"resets: expected booleans or integers, got dtype {array.dtype}")
+    check_shape("resets", array, layout.shape(1)[:-1])
     return np.array(layout.time_major(array) != 0, np.uint8, order="C")
 
 
@@ -286,19 +267,15 @@ def as_output(out: Array | None, layout: Layout, features: int) -> tuple[Array, 
     """Where the outputs go: as the caller sees it, and its (T, B, F) view."""
     if out is None:
         return layout.empty(features)
-    if not isinstance(out, np.ndarray):
-        raise TypeError(f"out must be a NumPy array, got {type(out).__name__}")
-    if out.dtype != layout.net.dtype:
-        raise TypeError(f"out must be {layout.net.dtype}, got {out.dtype}")
-    if out.shape != layout.shape(features):
-        raise ValueError(f"out must have shape {layout.shape(features)}, got {out.shape}")
-    if not out.flags.writeable:
-        raise ValueError("out must be writeable, got a read-only array")
+    as_target("out", out, layout.shape(features), layout.net.dtype)
     if out.size == 0:
         return out, layout.empty(features)[1]  # its own strides may be anything
     view = layout.time_major(out)
     if strided_rows(view) is not view or _overlaps_itself(view):
-        raise ValueError("out must be aligned, with a dense last axis and no overlapping elements")
+        raise ValueError(
+            "out: expected an aligned array with a dense last axis and no overlapping elements, "
+            f"got strides {out.strides}"
+        )
     return out, view
 
 
@@ -310,12 +287,6 @@ def _overlaps_itself(a: Array) -> bool:
             return True
         extent = stride * n
     return False
-
-
-def probability(p: float, name: str) -> float:
-    if not isinstance(p, int | float | np.number) or isinstance(p, bool) or not 0 <= p <= 1:
-        raise ValueError(f"{name} must be a probability in 0..1, got {p!r}")
-    return float(p)
 
 
 # ---- options
@@ -357,11 +328,5 @@ def _checkpoint(checkpoint: Checkpoint, steps: int) -> tuple[int, int]:
     ):
         return _core.KEEP_SEGMENTS, int(min(checkpoint, max(1, steps)))
     raise ValueError(
-        f"checkpoint must be None, 'gates', 'auto' or a positive int, got {checkpoint!r}"
+        f"checkpoint: expected None, 'gates', 'auto' or a positive integer, got {checkpoint!r}"
     )
-
-
-def checked_seed(seed: int) -> int:
-    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**64:
-        raise ValueError(f"seed must be an integer in 0..2**64-1, got {seed!r}")
-    return int(seed)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -89,18 +90,44 @@ class Case:
         return self.cell.partition("_")[0]
 
 
+_SIZE, _DIGEST = r"([1-9]\d*)", r"(?:[0-9a-f]{16}|-)"
+_LINE = re.compile(
+    rf"(\d+) (float32|float64) ({'|'.join(_core.CELLS)}) "
+    rf"{_SIZE} ([12]) {_SIZE} {_SIZE} (\d+) (\d+) "
+    r"(bias|-) (none|full|ragged|zeros) (none|sparse|dense|all) (none|shared|rows) (hx|-) "
+    rf"(0|0\.\d+|1) : ({_DIGEST}(?: {_DIGEST}){{{len(GROUPS) - 1}}})"
+)
+
+
 def read_cases(path: Path | None = None) -> list[Case]:
-    """The cases of a digest file, by default that of the package."""
+    """The cases of a digest file, by default that of the package.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no such file.
+    """
     file = resources.files(__package__) / "data" / "digests.txt" if path is None else path
-    lines = file.read_text(encoding="ascii").splitlines()
-    return [_parse(line) for line in lines if line and not line.startswith("#")]
+    cases = []
+    try:
+        for n, line in enumerate(file.read_text(encoding="ascii").splitlines(), 1):
+            if line and not line.startswith("#"):
+                cases.append(_parse(f"line {n}", line))
+    except ValueError as error:  # the text is not ASCII, or a line is wrong
+        raise ValueError(f"{file}: not a digest file; {error}") from None
+    if not cases:
+        raise ValueError(f"{file}: not a digest file; it has no cases")
+    return cases
 
 
-def _parse(line: str) -> Case:
-    words, _, digests = line.partition(" : ")
-    seed, dtype, cell, L, D, I, H, B, T, bias, lengths, resets, restart, hx, p = words.split()  # noqa: E741
+def _parse(where: str, line: str) -> Case:
+    """The case of a line; ValueError, naming where it is, unless it is one."""
+    match = _LINE.fullmatch(line)
+    if match is None:
+        raise ValueError(f"{where}: expected a case and its digests, got {line[:60]!r}")
+    seed, dtype, cell, *sizes, bias, lengths, resets, restart, hx, p, digests = match.groups()
+    L, D, I, H, B, T = map(int, sizes)  # noqa: E741
     return Case(
-        int(seed), dtype, cell, int(L), int(D), int(I), int(H), int(B), int(T), bias == "bias",
+        int(seed), dtype, cell, L, D, I, H, B, T, bias == "bias",
         lengths, resets, restart, hx == "hx", float(p),
         tuple(digests.split()),
     )  # fmt: skip
@@ -420,7 +447,7 @@ def positive(text: str) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; 0 if all is well, 1 if something differs."""
+    """Runs the command; 0 if all is well, 1 if something differs, 2 without cases."""
     parser = argparse.ArgumentParser(
         prog="python -m rnnkern check",
         description="Compares every SIMD level of this machine with the reference and with the "
@@ -440,8 +467,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.exhaustive:
         faults = check_activations(options.sample, progress)
     else:
-        cases = read_cases(options.digests)[:: options.sample]
-        faults = check_levels(isa.available(), cases, progress)
+        try:
+            cases = read_cases(options.digests)
+        except (OSError, ValueError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        faults = check_levels(isa.available(), cases[:: options.sample], progress)
     for fault in faults:
         print(fault, file=sys.stderr)
     print("all is well" if not faults else f"{len(faults)} faults")

@@ -18,6 +18,7 @@ import argparse
 import hashlib
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -461,8 +462,17 @@ def _run(args: argparse.Namespace) -> None:
     print(_times([list(chain(*each)) for each in zip(*seconds, strict=True)], torch))
     print(
         f"model of seed {args.seeds[0]} saved; predict with it in a new process by\n"
-        f"  python -m rnnkern demo --predict {args.output}"
+        f"  {_command('demo', '--predict', args.output)}"
     )
+
+
+def _command(*arguments: str) -> str:
+    """A command line of this interpreter that works from the current folder as it is printed."""
+    python = sys.executable or "python"
+    below = os.path.relpath(python)
+    if os.sep in below and not below.startswith(os.pardir):  # a bare name would be looked up
+        python = below
+    return shlex.join([python, "-m", __package__, *arguments])
 
 
 def _train_seed(

@@ -17,6 +17,7 @@ wrong kind or dtype (nothing is cast in silence) and ``ValueError`` for a wrong 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
@@ -25,25 +26,31 @@ from numpy.typing import ArrayLike
 from . import _core, threads
 from .arguments import (
     GATES,
-    Array,
     Checkpoint,
     Layout,
     States,
-    as_floats,
     as_lengths,
     as_output,
     as_resets,
     as_states,
     by_kind,
-    check_names,
-    checked_seed,
     kernel_cell,
     network,
     new_block,
     new_call,
     parameter_shapes,
-    probability,
     strided_rows,
+)
+from .validation import (
+    Array,
+    Shape,
+    as_floats,
+    as_targets,
+    axis_length,
+    boolean,
+    described,
+    dropout_key,
+    probability,
 )
 
 __all__ = [
@@ -175,27 +182,35 @@ def _forward(
     num_threads: int | None = None,
     need_output: bool = True,
     out: Array | None = None,
+    spare: list[Array] | None = None,
+    **unknown: Any,
 ) -> Any:
+    """See ForwardOptions; ``spare`` is where a tape takes its memory from, and gives it back to."""
+    if unknown:
+        function = f"{cell.partition('_')[0]}_forward"
+        raise TypeError(f"{function}() got an unexpected keyword argument {min(unknown)!r}")
     if isinstance(params, Packed):
         if params.net.cell != cell:
-            raise ValueError(f"params are packed for {params.net.cell!r}, not for {cell!r}")
+            raise ValueError(
+                f"params: expected weights of {cell!r}, got {params.net.cell!r} packed"
+            )
         packed = params
     else:
         packed = Packed(*network(cell, params))
     net = packed.net
-    source = as_floats(x, "x", net.dtype)
-    layout = Layout(net, source, batch_first)
+    source = as_floats("x", x, net.dtype)
+    layout = Layout(net, source.shape, batch_first)
     x_rows = strided_rows(layout.time_major(source))
-    hx_parts = layout.states(hx, "hx")
+    hx_parts = layout.states("hx", hx)
     shared = (net.num_layers * net.num_directions, net.hidden_size)
     restart = layout.states(
-        restart_state, "restart_state", *dict.fromkeys((layout.state_shape, shared))
+        "restart_state", restart_state, *dict.fromkeys((layout.state_shape, shared))
     )
     kind = _core.RESTART_ZERO
     if restart is not None:
         kind = _core.RESTART_PER_ROW if restart[0].ndim == 3 else _core.RESTART_SHARED
-    if not record and checkpoint is not None:
-        raise ValueError("checkpoint needs record=True: inference keeps nothing")
+    if not boolean("record", record) and checkpoint is not None:
+        raise ValueError("checkpoint: expected None without record=True, since nothing is kept")
     call = new_call(
         layout.steps,
         layout.rows,
@@ -204,19 +219,19 @@ def _forward(
         kind,
         checkpoint,
         record,
-        probability(dropout, "dropout"),
-        checked_seed(seed),
+        probability("dropout", dropout),
+        dropout_key("seed", seed),
         num_threads,
     )
-    if not need_output and out is not None:
-        raise ValueError("out needs need_output=True")
+    if not boolean("need_output", need_output) and out is not None:
+        raise ValueError("out: expected None with need_output=False")
     features = net.num_directions * net.hidden_size
     y, y_rows = as_output(out, layout, features) if need_output else (None, None)
     if out is not None:  # what it overlaps is copied first
         x_rows, hx_parts, restart = (_apart(a, out) for a in (x_rows, hx_parts, restart))
     hx_n = layout.new_states()
     _, tape_size, workspace_size, _ = _core.sizes(net, call)
-    tape = new_block(tape_size) if record else None
+    tape = _tape_block(tape_size, spare) if record else None
     _core.forward(
         net,
         call,
@@ -231,7 +246,16 @@ def _forward(
     )
     if not record:
         return y, as_states(hx_n)
-    return y, as_states(hx_n), Tape(packed, call, layout, x_rows, tape, restart)
+    return y, as_states(hx_n), Tape(packed, call, layout, x_rows, tape, restart, spare)
+
+
+def _tape_block(size: int, spare: list[Array] | None) -> Array:
+    """Memory for a tape: the spare block if it fits, since clearing new pages takes long."""
+    try:
+        block = spare.pop() if spare else None
+    except IndexError:  # another thread was faster
+        block = None
+    return block if block is not None and size <= block.nbytes <= 2 * size else new_block(size)
 
 
 class Tape:
@@ -250,9 +274,11 @@ class Tape:
         x: Array,
         block: Array | None,
         restart: tuple[Array, ...] | None,
+        spare: list[Array] | None = None,
     ) -> None:
         self._packed, self._call, self._layout = packed, call, layout
-        self._x, self._block = x, block
+        self._x, self._block = x.view(), block  # a view: x itself may be given another shape
+        self._spare = spare
         self._restart_shape = None if restart is None else restart[0].shape
         self._used = False
         self.grads: Mapping[str, Array] | None = None
@@ -269,6 +295,13 @@ class Tape:
     def nbytes(self) -> int:
         """Bytes that the tape holds beside x and the packed weights."""
         return 0 if self._block is None else self._block.nbytes
+
+    @cached_property
+    def shapes(self) -> Mapping[str, Shape]:
+        """Names and shapes of the parameters, and so of ``grads``."""
+        net = self._packed.net
+        stack = (net.input_size, net.hidden_size, net.num_layers, net.num_directions)
+        return parameter_shapes(GATES[net.cell], *stack, net.bias)
 
     def backward(
         self,
@@ -306,12 +339,13 @@ class Tape:
             )
         net, layout = self._packed.net, self._layout
         dy_rows = (
-            None if dy is None else layout.sequence(dy, "dy", net.num_directions * net.hidden_size)
+            None if dy is None else layout.sequence("dy", dy, net.num_directions * net.hidden_size)
         )
-        dhx_n_parts = layout.states(dhx_n, "dhx_n")
+        dhx_n_parts = layout.states("dhx_n", dhx_n)
         targets = self._targets(self.grads if grads is None else grads)
+        boolean("retain", retain)
         call = self._call.for_backward(net, threads.chosen(num_threads))
-        dx, dx_rows = layout.empty(net.input_size) if need_dx else (None, None)
+        dx, dx_rows = layout.empty(net.input_size) if boolean("need_dx", need_dx) else (None, None)
         dhx = layout.new_states()
         drestart = None
         if self._restart_shape is not None:
@@ -337,42 +371,28 @@ class Tape:
             workspace,
         )
         if not retain:
+            if self._spare is not None and block is not None:
+                self._spare[:] = [block]
             self._block = None
         self.restart_state_grad = None if drestart is None else as_states(drestart)
         return dx, as_states(dhx)
 
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        net = self._packed.net
-        return parameter_shapes(
-            GATES[net.cell],
-            net.input_size,
-            net.hidden_size,
-            net.num_layers,
-            net.num_directions,
-            net.bias,
-        )
-
     def zero_grads(self) -> dict[str, Array]:
         """New zero arrays for the gradients of all parameters."""
         dtype = self._packed.net.dtype
-        return {name: np.zeros(shape, dtype) for name, shape in self._shapes().items()}
+        return {name: np.zeros(shape, dtype) for name, shape in self.shapes.items()}
 
     def _targets(self, grads: Mapping[str, Array] | None) -> list[Array | None] | None:
         if grads is None:
             return None
         net = self._packed.net
-        arrays, shapes = {name: grads[name] for name in grads}, self._shapes()
-        check_names("grads", shapes, arrays)
-        for name, shape in shapes.items():
-            a = arrays[name]
-            if not isinstance(a, np.ndarray) or a.shape != shape or a.dtype != net.dtype:
-                what = f"{a.dtype} {a.shape}" if isinstance(a, np.ndarray) else type(a).__name__
-                raise ValueError(
-                    f"grads[{name!r}] must be a {net.dtype} array of shape {shape}, got {what}"
-                )
-            if not (a.flags.c_contiguous and a.flags.writeable and a.flags.aligned):
-                raise ValueError(f"grads[{name!r}] must be writeable and C-contiguous")
-        return by_kind([arrays[name] for name in shapes], net.bias)
+        return by_kind(list(as_targets(grads, self.shapes, net.dtype).values()), net.bias)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "cannot copy or pickle a Tape, which belongs to one call: record again, or use it more "
+            "than once by backward(retain=True)"
+        )
 
 
 class BackwardOptions(TypedDict, total=False):
@@ -395,9 +415,9 @@ def _backward(
 ) -> tuple[Array | None, States, Mapping[str, Array]]:
     """``Tape.backward`` with new zero gradients where none are given."""
     if not isinstance(tape, Tape):
-        raise TypeError(f"tape must be a Tape, got {type(tape).__name__}")
+        raise TypeError(f"tape: expected a Tape, got {described(tape)}")
     if tape.cell not in cells:
-        raise ValueError(f"tape was recorded by a {tape.cell!r} forward call")
+        raise ValueError(f"tape: expected one of {' or '.join(cells)}, got one of {tape.cell}")
     target = tape.zero_grads() if grads is None else grads
     dx, dhx = tape.backward(dy, dhx_n, grads=target, **options)
     return dx, dhx, target
@@ -494,10 +514,18 @@ def net_call(
     checkpoint: Checkpoint,
     num_threads: int | None,
 ) -> _core.Call:
-    """The call that T steps of B rows would be."""
-    layout = Layout(net, np.broadcast_to(np.zeros(1, net.dtype), (T, B, net.input_size)), False)
-    checked = as_lengths(lengths, layout)
-    return new_call(T, B, checked, None, 0, checkpoint, record, 0.0, 0, num_threads)
+    """The call that T steps of B rows would be; ValueError or TypeError where it cannot be."""
+    T, B = axis_length("T", T), axis_length("B", B)
+    checked = as_lengths(lengths, Layout(net, (T, B, net.input_size), False))
+    keeps = boolean("record", record)
+    call = new_call(T, B, checked, None, 0, checkpoint, keeps, 0.0, 0, num_threads)
+    try:
+        _core.sizes(net, call)
+    except ValueError:  # the only reason is that they do not fit in memory addresses
+        raise ValueError(
+            f"T, B: expected a call whose memory can be addressed, got {T}, {B}"
+        ) from None
+    return call
 
 
 def net_memory(net: _core.Net, call: _core.Call) -> dict[str, int]:

@@ -14,7 +14,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .validation import Shape, as_array, boolean, check_mapping, check_shape, wrong_names
+
 FloatArray: TypeAlias = NDArray[np.floating[Any]]
+
+_ARRAY_SIZE = 1024  # about what Python takes for a name, its shape and its views
 
 
 def float_dtype(dtype: DTypeLike) -> np.dtype[np.floating[Any]]:
@@ -26,27 +30,29 @@ def float_dtype(dtype: DTypeLike) -> np.dtype[np.floating[Any]]:
     raise TypeError(f"dtype: expected float32 or float64, got {dtype!r}")
 
 
-def positive_int(name: str, value: Any) -> int:
-    """Return `value` as an int; TypeError if it is no integer, ValueError if it is below 1."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name}: expected a positive integer, got {value!r}")
-    if value < 1:
-        raise ValueError(f"{name}: expected a positive integer, got {value}")
-    return int(value)
+def check_fits(arrays: int, numbers: int, dtype: DTypeLike) -> None:
+    """Raise ValueError if parameters of so many numbers, in so many arrays, do not fit into memory.
+
+    Asks the system for the addresses and touches nothing, so it is to be called before anything of
+    that size is built.
+    """
+    size = numbers * float_dtype(dtype).itemsize + arrays * _ARRAY_SIZE
+    try:
+        np.empty(size, np.uint8)
+    except (MemoryError, ValueError):  # the latter beyond what an index can address
+        raise ValueError(f"too large: {numbers} parameters do not fit into memory") from None
 
 
-def converted(name: str, value: Any, shape: tuple[int, ...], dtype: DTypeLike) -> FloatArray:
+def converted(name: str, value: Any, shape: Shape, dtype: DTypeLike) -> FloatArray:
     """Return the real numbers of `value` as a new array of `dtype` and exactly `shape`.
 
     Any float or integer dtype is cast. TypeError for another kind, ValueError for another shape;
     both name the entry.
     """
-    given = np.asarray(value)
+    given = as_array(name, value, "real numbers")
     if given.dtype.kind not in "fiu":
         raise TypeError(f"{name}: expected real numbers, got dtype {given.dtype}")
-    # Refused even where it would broadcast: that is more often a mistake than a wish.
-    if given.shape != shape:
-        raise ValueError(f"{name}: expected shape {shape}, got {given.shape}")
+    check_shape(name, given, shape)  # even where it would broadcast: that is more often a mistake
     return np.array(given, dtype=dtype, order="C")
 
 
@@ -62,14 +68,8 @@ def converted_all(
     entries of a wrong shape or kind (always). Nothing is written, so a caller that copies
     afterwards never loads a half.
     """
-    if not isinstance(given, Mapping):
-        raise TypeError(
-            f"{what}: expected a mapping of names to arrays, got {type(given).__name__}"
-        )
-    problems = []
-    if strict:
-        problems += [f"missing {name!r}" for name in expected if name not in given]
-        problems += [f"unexpected {name!r}" for name in given if name not in expected]
+    check_mapping(what, given)
+    problems = wrong_names(given, expected) if strict else []
     arrays = {}
     for name, own in expected.items():
         if name in given:
@@ -99,15 +99,12 @@ class Parameters(Mapping[str, FloatArray]):
     _flat: FloatArray
     _views: dict[str, FloatArray]
 
-    def __init__(
-        self, shapes: Mapping[str, tuple[int, ...]], dtype: DTypeLike = np.float32
-    ) -> None:
-        size, known = sum(map(prod, shapes.values())), float_dtype(dtype)
-        if size * known.itemsize > np.iinfo(np.intp).max:
-            raise ValueError(f"too large: {size} parameters do not fit into memory")
-        self._adopt(shapes, np.zeros(size, known))
+    def __init__(self, shapes: Mapping[str, Shape], dtype: DTypeLike = np.float32) -> None:
+        size = sum(map(prod, shapes.values()))
+        check_fits(len(shapes), size, dtype)
+        self._adopt(shapes, np.zeros(size, float_dtype(dtype)))
 
-    def _adopt(self, shapes: Mapping[str, tuple[int, ...]], flat: FloatArray) -> None:
+    def _adopt(self, shapes: Mapping[str, Shape], flat: FloatArray) -> None:
         self._flat, self._views = flat, {}
         start = 0
         for name, shape in shapes.items():
@@ -125,7 +122,7 @@ class Parameters(Mapping[str, FloatArray]):
             self._flat[...] = converted("flat", value, self._flat.shape, self._flat.dtype)
 
     @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
+    def shapes(self) -> dict[str, Shape]:
         """Names, in order, and shapes."""
         return {name: view.shape for name, view in self._views.items()}
 
@@ -168,7 +165,7 @@ class Parameters(Mapping[str, FloatArray]):
         return _restore, (self.shapes, self._flat)
 
 
-def _restore(shapes: dict[str, tuple[int, ...]], flat: FloatArray) -> Parameters:
+def _restore(shapes: dict[str, Shape], flat: FloatArray) -> Parameters:
     parameters = Parameters.__new__(Parameters)
     # An unpickled array may be read-only (out-of-band buffers) or of another machine's byte order.
     parameters._adopt(shapes, np.require(flat, flat.dtype.newbyteorder("="), ["C", "W"]))
@@ -187,9 +184,7 @@ class Module:
     _params: Parameters
     _grads: Parameters
 
-    def __init__(
-        self, shapes: Mapping[str, tuple[int, ...]], dtype: DTypeLike = np.float32
-    ) -> None:
+    def __init__(self, shapes: Mapping[str, Shape], dtype: DTypeLike = np.float32) -> None:
         self._params = Parameters(shapes, dtype)
         self._grads = Parameters(shapes, dtype)
 
@@ -241,6 +236,7 @@ class Module:
         or of a wrong shape or kind, and then nothing was loaded. With `strict=False` missing and
         unexpected names are ignored, wrong shapes are not.
         """
+        boolean("strict", strict)
         for name, array in converted_all("load_state_dict", mapping, self._params, strict).items():
             self._params[name][...] = array
 

@@ -20,13 +20,26 @@ parameter gradients into `module.grads` and returns those of the input:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .parameters import FloatArray, Module, converted_all, positive_int
+from .parameters import FloatArray, Module, converted_all
+from .validation import (
+    Shape,
+    as_floats,
+    as_integers,
+    as_targets,
+    axis_length,
+    boolean,
+    check_shape,
+    integer,
+    number,
+    positive_int,
+    refuse_mask,
+)
 
 __all__ = [
     "SGD",
@@ -39,27 +52,12 @@ __all__ = [
     "softmax_cross_entropy",
 ]
 
-IntArray = NDArray[np.intp]
+IntArray = NDArray[np.int64]
+
+_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 # --- argument checks -----------------------------------------------------------------------------
-
-
-def _integers(name: str, value: Any, low: int, high: int) -> IntArray:
-    """Return `value` as a new intp array of integers from low to high, both included."""
-    given = np.asarray(value)
-    if given.size == 0 and not isinstance(value, np.ndarray):
-        given = given.astype(np.intp)  # an empty list says nothing of its dtype
-    if given.dtype.kind not in "iu":
-        raise TypeError(f"{name}: expected integers, got dtype {given.dtype}")
-    wrong = (given < low) | (given > high)
-    if wrong.any():
-        first = np.unravel_index(int(wrong.argmax()), given.shape)
-        where = f" at index {tuple(map(int, first))}" if first else ""
-        raise ValueError(
-            f"{name}: expected integers from {low} to {high}, got {given[first]}{where}"
-        )
-    return given.astype(np.intp)
 
 
 def _floats(
@@ -70,13 +68,7 @@ def _floats(
     In `shape` a letter stands for any size, and "..." in front for any leading dimensions. Without
     `dtype`, float32 and float64 are accepted.
     """
-    array = np.asarray(value)
-    found = array.dtype.newbyteorder("=")
-    if dtype is None and found not in (np.float32, np.float64):
-        raise TypeError(f"{name}: expected float32 or float64, got {array.dtype}")
-    if dtype is not None and found != dtype:
-        fix = f"convert it with np.asarray({name}, np.{dtype})"
-        raise TypeError(f"{name}: expected {dtype}, got {array.dtype}; {fix}")
+    array = as_floats(name, value, *([dtype] if dtype else _DTYPES))
     sizes = array.shape
     if shape[0] == "...":
         sizes = ("...", *array.shape[max(array.ndim - len(shape) + 1, 0) :])
@@ -85,19 +77,12 @@ def _floats(
     ):
         expected = ", ".join(map(str, shape)) + "," * (len(shape) == 1)
         raise ValueError(f"{name}: expected shape ({expected}), got {array.shape}")
-    return array.astype(found, copy=False)
+    return array
 
 
-def _number(name: str, value: Any, below: float = math.inf) -> float:
-    """Return `value` as a finite float from 0 to `below`, excluded."""
-    try:
-        number = math.nan if isinstance(value, str) else float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name}: expected a number, got {value!r}") from None
-    if not 0 <= number < below:
-        limit = f" and below {below:g}" if below < math.inf else ", finite"
-        raise ValueError(f"{name}: expected a number of at least 0{limit}, got {value!r}")
-    return number
+def _targets(module: Module, grads: Any) -> dict[str, FloatArray]:
+    """Return where a tape of the module adds gradients: into `grads`, by default its own."""
+    return as_targets(module.grads if grads is None else grads, module.params.shapes, module.dtype)
 
 
 # --- modules -------------------------------------------------------------------------------------
@@ -129,8 +114,9 @@ class Embedding(Module):
         self.num_embeddings = positive_int("num_embeddings", num_embeddings)
         self.embedding_dim = positive_int("embedding_dim", embedding_dim)
         if padding_idx is not None:
-            last = self.num_embeddings - 1
-            padding_idx = int(_integers("padding_idx", padding_idx, -last - 1, last)) % (last + 1)
+            n = self.num_embeddings
+            expected = f"an integer from {-n} to {n - 1}"
+            padding_idx = integer("padding_idx", padding_idx, expected, -n, n - 1) % n
         self.padding_idx = padding_idx
         super().__init__({"weight": (self.num_embeddings, self.embedding_dim)}, dtype)
         self.weight[...] = np.random.default_rng(seed).standard_normal(self.weight.shape)
@@ -143,11 +129,11 @@ class Embedding(Module):
         TypeError for a dtype that is no integer, ValueError for an id that is not from 0 to
         num_embeddings - 1.
         """
-        return self._lookup(_integers("ids", ids, 0, self.num_embeddings - 1))
+        return self._lookup(as_integers("ids", ids, 0, self.num_embeddings - 1))
 
     def record(self, ids: Any) -> tuple[FloatArray, EmbeddingTape]:
         """Return the same vectors, and a tape for the backward pass."""
-        checked = _integers("ids", ids, 0, self.num_embeddings - 1)
+        checked = as_integers("ids", ids, 0, self.num_embeddings - 1)
         return self._lookup(checked), EmbeddingTape(self, checked)
 
     def _lookup(self, ids: IntArray) -> FloatArray:
@@ -178,6 +164,7 @@ class EmbeddingTape:
         embedding = self._embedding
         width = embedding.embedding_dim
         rows = _floats("dy", dy, (*self._ids.shape, width), embedding.dtype).reshape(-1, width)
+        targets = _targets(embedding, grads)
         ids = self._ids.ravel()
         if embedding.padding_idx is None:
             order = np.argsort(ids, kind="stable")
@@ -194,8 +181,7 @@ class EmbeddingTape:
             rows[odd - 1] += rows[odd]
             even = np.flatnonzero(rank & 1 == 0)
             ids, rows, rank = ids[even], rows[even], rank[even] >> 1
-        target = (embedding.grads if grads is None else grads)["weight"]
-        target[ids] += rows
+        targets["weight"][ids] += rows
 
 
 class Linear(Module):
@@ -221,8 +207,8 @@ class Linear(Module):
     ) -> None:
         self.in_features = positive_int("in_features", in_features)
         self.out_features = positive_int("out_features", out_features)
-        shapes: dict[str, tuple[int, ...]] = {"weight": (self.out_features, self.in_features)}
-        if bias:
+        shapes: dict[str, Shape] = {"weight": (self.out_features, self.in_features)}
+        if boolean("bias", bias):
             shapes["bias"] = (self.out_features,)
         super().__init__(shapes, dtype)
         bound = 1 / math.sqrt(self.in_features)
@@ -266,7 +252,8 @@ class LinearTape:
     __slots__ = ("_linear", "_weight", "_x")
 
     def __init__(self, linear: Linear, x: FloatArray) -> None:
-        self._linear, self._x, self._weight = linear, x, linear.weight.copy()
+        # A view: x itself may be given another shape.
+        self._linear, self._x, self._weight = linear, x.view(), linear.weight.copy()
 
     def backward(
         self, dy: Any, *, grads: Mapping[str, FloatArray] | None = None, need_dx: bool = True
@@ -279,12 +266,11 @@ class LinearTape:
         linear, x = self._linear, self._x
         rows = _floats("dy", dy, (*x.shape[:-1], linear.out_features), linear.dtype)
         rows = rows.reshape(-1, linear.out_features)
-        into = linear.grads if grads is None else grads
-        target = into["weight"]
-        target += rows.T @ x.reshape(-1, linear.in_features)
-        if "bias" in linear.params:
-            target = into["bias"]
-            target += rows.sum(axis=0)
+        targets = _targets(linear, grads)
+        boolean("need_dx", need_dx)
+        targets["weight"] += rows.T @ x.reshape(-1, linear.in_features)
+        if "bias" in targets:
+            targets["bias"] += rows.sum(axis=0)
         return (rows @ self._weight).reshape(x.shape) if need_dx else None
 
 
@@ -298,6 +284,7 @@ def masked_mean(y: Any, lengths: Any, *, batch_first: bool = False) -> FloatArra
     length 0 gives zeros. Values behind a length are never read (NaN may stand there), and a row's
     result depends on its own real steps only. y float32 or float64; the result has its dtype.
     """
+    boolean("batch_first", batch_first)
     y = _floats("y", y, ("B", "T", "F") if batch_first else ("T", "B", "F"))
     rows = y if batch_first else y.swapaxes(0, 1)
     lengths = _lengths(lengths, *rows.shape[:2])
@@ -315,8 +302,9 @@ def masked_mean_backward(dm: Any, lengths: Any, T: int, *, batch_first: bool = F
     dm (B, F) is the gradient of its result, lengths (B,) and batch_first as there. Behind a length
     dy is zero. dm is float32 or float64; the result has its dtype.
     """
+    boolean("batch_first", batch_first)
     dm = _floats("dm", dm, ("B", "F"))
-    T = int(_integers("T", T, 0, np.iinfo(np.intp).max))
+    T = axis_length("T", T)
     B, F = dm.shape
     lengths = _lengths(lengths, B, T)
     share = dm / np.maximum(lengths, 1).astype(dm.dtype)[:, None]
@@ -329,9 +317,8 @@ def masked_mean_backward(dm: Any, lengths: Any, T: int, *, batch_first: bool = F
 
 
 def _lengths(lengths: Any, B: int, T: int) -> IntArray:
-    checked = _integers("lengths", lengths, 0, T)
-    if checked.shape != (B,):
-        raise ValueError(f"lengths: expected shape ({B},), got {checked.shape}")
+    checked = as_integers("lengths", lengths, 0, T)
+    check_shape("lengths", checked, (B,))
     return checked
 
 
@@ -344,9 +331,10 @@ def softmax_cross_entropy(logits: Any, targets: Any) -> tuple[float, FloatArray]
     """
     logits = _floats("logits", logits, ("N", "C"))
     N, C = logits.shape
-    targets = _integers("targets", targets, 0, C - 1)
-    if targets.shape != (N,):
-        raise ValueError(f"targets: expected shape ({N},), got {targets.shape}")
+    if N and not C:
+        raise ValueError(f"logits: expected at least one class, got shape {logits.shape}")
+    targets = as_integers("targets", targets, 0, C - 1)
+    check_shape("targets", targets, (N,))
     if N == 0:
         return 0.0, np.zeros((0, C), logits.dtype)
     rows = np.arange(N)
@@ -391,6 +379,7 @@ def _checked_float_arrays(name: str, arrays: Iterable[Any]) -> list[FloatArray]:
         if not isinstance(array, np.ndarray) or array.dtype not in (np.float32, np.float64):
             got = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
             raise TypeError(f"{name}: expected modules and arrays of float32 or float64, got {got}")
+        refuse_mask(name, array)
         if not array.flags.writeable:
             raise ValueError(f"{name}: expected writable arrays, got a read-only one")
     if len({id(array) for array in found}) < len(found):
@@ -423,8 +412,7 @@ def clip_grad_norm(modules_or_arrays: Any, max_norm: float) -> float:
     shows it, so that a step can be skipped; `max_norm=inf` measures only. The sum of squares is
     taken in float64 and in one fixed order.
     """
-    if max_norm != math.inf:  # infinity just measures
-        max_norm = _number("max_norm", max_norm)
+    max_norm = number("max_norm", max_norm, infinite=True)
     given = modules_or_arrays
     if isinstance(given, (np.ndarray, Mapping)) or hasattr(given, "grads"):
         given = [given]
@@ -459,8 +447,8 @@ def clip_grad_norm(modules_or_arrays: Any, max_norm: float) -> float:
 class _Optimiser:
     """What SGD and Adam share: modules, the count of steps, buffers shaped like parameters."""
 
-    # Constructor arguments that are attributes and part of the state.
-    _options: ClassVar[tuple[str, ...]]
+    # Constructor arguments that are attributes and part of the state, and their checks.
+    _checks: ClassVar[dict[str, Callable[[str, Any], Any]]]
 
     def __init__(self, modules: Iterable[Trainable], buffers: tuple[str, ...]) -> None:
         if not isinstance(modules, Iterable) or isinstance(modules, (str, Mapping)):
@@ -480,6 +468,21 @@ class _Optimiser:
                 )
         self.steps = 0
         self._buffers = [{name: np.zeros_like(param) for name in buffers} for param, _ in pairs]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._checks:
+            self._set_options({name: value})
+        else:
+            super().__setattr__(name, value)
+
+    def _set_options(self, options: Mapping[str, Any]) -> None:
+        """Set options, unless one is wrong in itself or beside the others: then none is set."""
+        checked = {name: self._checks[name](name, value) for name, value in options.items()}
+        self._check_together({**vars(self), **checked})
+        vars(self).update(checked)
+
+    def _check_together(self, options: Mapping[str, Any]) -> None:
+        pass
 
     def _all_pairs(self) -> list[tuple[FloatArray, FloatArray]]:
         # Asked for anew at each step: a plain module may have put other arrays into its mappings.
@@ -511,21 +514,19 @@ class _Optimiser:
         was loaded.
         """
         state = converted_all("load_state_dict", mapping, self._state())
-        self._set_options({name: state[name].tolist() for name in self._options})
+        kinds = {name: type(getattr(self, name)) for name in self._checks}  # float, bool or tuple
+        self._set_options({name: kind(state[name].tolist()) for name, kind in kinds.items()})
         self.steps = int(state["steps"])
         for index, buffers in enumerate(self._buffers):
             for name, buffer in buffers.items():
                 buffer[...] = state[f"{name}.{index}"]
 
     def _state(self) -> dict[str, FloatArray]:
-        names = (*self._options, "steps")
+        names = (*self._checks, "steps")
         state: dict[str, FloatArray] = {n: np.array(getattr(self, n), np.float64) for n in names}
         for index, buffers in enumerate(self._buffers):
             state |= {f"{name}.{index}": buffer for name, buffer in buffers.items()}
         return state
-
-    def _set_options(self, options: Mapping[str, Any]) -> None:
-        raise NotImplementedError
 
     def _update(self, param: FloatArray, grad: FloatArray, *buffers: FloatArray) -> None:
         raise NotImplementedError
@@ -562,13 +563,18 @@ class SGD(_Optimiser):
         param -= lr * (g + momentum * b if nesterov else b)
 
     Nesterov's form is that of Sutskever, Martens, Dahl & Hinton 2013. Without momentum there is no
-    b and the step is lr * g. `lr` may be changed between steps. Entries of b that have decayed to
-    nearly nothing are dropped (see _drop_tiny).
+    b and the step is lr * g. Options may be changed between steps, but not from or to no momentum.
+    Entries of b that have decayed to nearly nothing are dropped (see _drop_tiny).
 
     modules: a list of anything with `params` and `grads` (see Trainable), each once.
     """
 
-    _options = ("lr", "momentum", "weight_decay", "nesterov")
+    _checks: ClassVar = {
+        "lr": number,
+        "momentum": number,
+        "weight_decay": number,
+        "nesterov": boolean,
+    }
 
     lr: float
     momentum: float
@@ -587,12 +593,15 @@ class SGD(_Optimiser):
         self._set_options(options | {"nesterov": nesterov})
         super().__init__(modules, ("momentum_buffer",) if self.momentum else ())
 
-    def _set_options(self, options: Mapping[str, Any]) -> None:
-        lr, momentum, decay = (_number(n, options[n]) for n in ("lr", "momentum", "weight_decay"))
-        if options["nesterov"] and not momentum:
+    def _check_together(self, options: Mapping[str, Any]) -> None:
+        if options["nesterov"] and not options["momentum"]:
             raise ValueError("nesterov: expected a momentum above 0 with it, got 0")
-        self.lr, self.momentum, self.weight_decay = lr, momentum, decay
-        self.nesterov = bool(options["nesterov"])
+        buffers = options.get("_buffers")
+        if buffers and bool(buffers[0]) != bool(options["momentum"]):
+            was = "one above 0" if buffers[0] else "0"
+            raise ValueError(
+                f"momentum: expected {was} as when SGD was built, got {options['momentum']}"
+            )
 
     def _update(self, param: FloatArray, grad: FloatArray, *buffers: FloatArray) -> None:
         grad = _decayed(param, grad, self.weight_decay)
@@ -604,6 +613,18 @@ class SGD(_Optimiser):
                 _drop_tiny(average)
             change = grad + self.momentum * average if self.nesterov else average
         param -= float(self.lr) * change
+
+
+def _betas(name: str, value: Any) -> tuple[float, float]:
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise TypeError(f"{name}: expected a pair of numbers, got {value!r}")
+    return number(f"{name}[0]", value[0], below=1), number(f"{name}[1]", value[1], below=1)
+
+
+def _above_zero(name: str, value: Any) -> float:
+    if not (found := number(name, value)):
+        raise ValueError(f"{name}: expected a number above 0, got 0")
+    return found
 
 
 class Adam(_Optimiser):
@@ -623,7 +644,7 @@ class Adam(_Optimiser):
     modules: a list of anything with `params` and `grads` (see Trainable), each once.
     """
 
-    _options = ("lr", "betas", "eps", "weight_decay")
+    _checks: ClassVar = {"lr": number, "betas": _betas, "eps": _above_zero, "weight_decay": number}
 
     lr: float
     betas: tuple[float, float]
@@ -641,16 +662,6 @@ class Adam(_Optimiser):
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         self._set_options(options)
         super().__init__(modules, ("first_moment", "second_moment"))
-
-    def _set_options(self, options: Mapping[str, Any]) -> None:
-        betas = options["betas"]
-        if not isinstance(betas, (tuple, list)) or len(betas) != 2:
-            raise TypeError(f"betas: expected a pair of numbers, got {betas!r}")
-        beta1, beta2 = (_number(f"betas[{i}]", beta, below=1) for i, beta in enumerate(betas))
-        lr, eps, decay = (_number(n, options[n]) for n in ("lr", "eps", "weight_decay"))
-        if not eps:
-            raise ValueError("eps: expected a number above 0, got 0")
-        self.lr, self.betas, self.eps, self.weight_decay = lr, (beta1, beta2), eps, decay
 
     def _update(self, param: FloatArray, grad: FloatArray, *buffers: FloatArray) -> None:
         first, second = buffers

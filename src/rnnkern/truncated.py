@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .arguments import Array, States
+from .arguments import States
 from .functional import Tape
-from .parameters import positive_int
+from .validation import Array, as_array, as_integers, check_shape, positive_int
 
 __all__ = ["Chunk", "truncated_bptt"]
 
@@ -52,9 +52,8 @@ class Chunk:
             cut: use it to look, not to train.
         """
         if dy is not None and self._earlier:
-            given = np.asarray(dy)
-            if given.shape != self.y.shape:
-                raise ValueError(f"dy must have shape {self.y.shape}, got {given.shape}")
+            given = as_array("dy", dy)
+            check_shape("dy", given, self.y.shape)
             earlier = [(0, 0)] * given.ndim
             earlier[self._time] = (self._earlier, 0)
             dy = np.pad(given, earlier)
@@ -96,13 +95,13 @@ def truncated_bptt(
     k1 = positive_int("k1", k1)
     k2 = k1 if k2 is None else positive_int("k2", k2)
     if k2 < k1:
-        raise ValueError(f"k2 must be at least k1 = {k1}, got {k2}")
+        raise ValueError(f"k2: expected at least k1 = {k1}, got {k2}")
     if layer.bidirectional:
         raise ValueError("a bidirectional layer has no chunks: its reverse direction ends first")
-    array = np.asarray(x)
+    array = as_array("x", x)
     time = 1 if layer.batch_first and array.ndim == 3 else 0
-    marks = None if resets is None else np.asarray(resets)
-    ends = None if lengths is None else np.asarray(lengths)
+    marks = None if resets is None else as_array("resets", resets)
+    ends = None if lengths is None else as_integers("lengths", lengths, 0, array.shape[time])
 
     def part(start: int, stop: int) -> dict[str, Any]:
         """The arguments of a call on these steps."""
