@@ -147,7 +147,8 @@ def strided_rows(a: Array) -> Array:
     """A view that the kernels can stride over (dense last axis, whole elements), or a copy."""
     item = a.itemsize
     dense = a.shape[-1] <= 1 or a.strides[-1] == item
-    if dense and a.flags.aligned and a.strides[0] % item == 0 and a.strides[1] % item == 0:
+    whole = a.strides[0] % item == 0 and a.strides[1] % item == 0 and a.strides[-2] % item == 0
+    if dense and whole and a.flags.aligned:
         return a
     return np.array(a, order="C")  # np.ascontiguousarray would return some arrays as they are
 
@@ -171,34 +172,39 @@ class Layout:
         if self.steps > MAX_AXIS or self.rows > MAX_AXIS:
             raise ValueError(f"x: expected at most 2**31-1 steps and rows, got shape {shape}")
 
-    def time_major(self, a: Array) -> Array:
-        """(T, B, ...) view of an array that is laid out as the caller's x."""
+    def time_major(self, a: Array, stacked: bool = False) -> Array:
+        """(T, B, ...) view of an array laid out as the caller's x, or (n, T, B, ...) of a stack."""
         if not self.batched:
-            return a[:, None]
-        return a.swapaxes(0, 1) if self.batch_first else a
+            return a[:, :, None] if stacked else a[:, None]
+        return a.swapaxes(stacked, stacked + 1) if self.batch_first else a
 
-    def empty(self, features: int) -> tuple[Array, Array]:
-        """A new sequence as the caller sees it, and its (T, B, F) view."""
-        shape = (self.rows, self.steps) if self.batch_first else (self.steps, self.rows)
-        full = np.empty(
-            (*shape, features) if self.batched else (self.steps, features), self.net.dtype
-        )
-        return full, self.time_major(full)
+    def empty(self, *shape: int) -> tuple[Array, Array]:
+        """A new sequence (or stack) as the caller sees it, and its view as time_major gives it.
 
-    def sequence(self, name: str, a: ArrayLike, features: int) -> Array:
-        """The (T, B, F) view of a sequence argument."""
+        shape: features, or (n, features).
+        """
+        full = np.empty(self.shape(*shape), self.net.dtype)
+        return full, self.time_major(full, len(shape) > 1)
+
+    def sequence(self, name: str, a: ArrayLike, *shape: int) -> Array:
+        """The view as time_major gives it of a sequence argument."""
         array = as_floats(name, a, self.net.dtype)
-        check_shape(name, array, self.shape(features))
-        return strided_rows(self.time_major(array))
+        check_shape(name, array, self.shape(*shape))
+        return strided_rows(self.time_major(array, len(shape) > 1))
 
-    def shape(self, features: int) -> Shape:
+    def shape(self, *shape: int) -> Shape:
+        """That of a sequence with so many features, or of a stack (n, ...) of sequences."""
+        *stack, features = shape
         if not self.batched:
-            return (self.steps, features)
-        return (
-            (self.rows, self.steps, features)
-            if self.batch_first
-            else (self.steps, self.rows, features)
-        )
+            return (*stack, self.steps, features)
+        steps = (self.rows, self.steps) if self.batch_first else (self.steps, self.rows)
+        return (*stack, *steps, features)
+
+    def as_caller(self, stack: Array) -> Array:
+        """A stack (n, T, B, ...) laid out as the caller's x."""
+        if not self.batched:
+            return stack[:, :, 0]
+        return stack.swapaxes(1, 2) if self.batch_first else stack
 
     @property
     def state_shape(self) -> Shape:
@@ -263,14 +269,14 @@ def as_resets(resets: ArrayLike | None, layout: Layout) -> Array | None:
     return np.array(layout.time_major(array) != 0, np.uint8, order="C")
 
 
-def as_output(out: Array | None, layout: Layout, features: int) -> tuple[Array, Array]:
-    """Where the outputs go: as the caller sees it, and its (T, B, F) view."""
+def as_output(out: Array | None, layout: Layout, *shape: int) -> tuple[Array, Array]:
+    """Where the outputs go: as the caller sees it, and its view as layout.time_major gives it."""
     if out is None:
-        return layout.empty(features)
-    as_target("out", out, layout.shape(features), layout.net.dtype)
+        return layout.empty(*shape)
+    as_target("out", out, layout.shape(*shape), layout.net.dtype)
     if out.size == 0:
-        return out, layout.empty(features)[1]  # its own strides may be anything
-    view = layout.time_major(out)
+        return out, layout.empty(*shape)[1]  # its own strides may be anything
+    view = layout.time_major(out, len(shape) > 1)
     if strided_rows(view) is not view or _overlaps_itself(view):
         raise ValueError(
             "out: expected an aligned array with a dense last axis and no overlapping elements, "

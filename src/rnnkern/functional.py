@@ -50,6 +50,7 @@ from .validation import (
     boolean,
     described,
     dropout_key,
+    number,
     probability,
 )
 
@@ -88,6 +89,13 @@ class ForwardOptions(TypedDict, total=False):
         num_threads: default ``rnnkern.get_num_threads()``. Results do not depend on it.
         need_output: False returns None in place of y.
         out: array for y.
+        all_layers: y holds the outputs of all layers, before dropout: (L, T, B, D*H), with
+            batch_first (L, B, T, D*H), unbatched (L, T, D*H); and ``backward`` takes such a dy.
+        trace: show the gates: inference returns them as a third value, a recorded call as
+            ``tape.trace``. A dict of arrays (L*D, T, B, H), laid out as y is, zero behind lengths:
+            "h"; for the LSTM "i", "f", "g", "o", "c"; for the GRU "r", "z", "n" and with
+            reset_after "u" = U h + b_hh, on which r acts. For the RNN "a", before the activation.
+            Needs checkpoint=None.
     """
 
     batch_first: bool
@@ -101,6 +109,8 @@ class ForwardOptions(TypedDict, total=False):
     num_threads: int | None
     need_output: bool
     out: Array | None
+    all_layers: bool
+    trace: bool
 
 
 class Packed:
@@ -182,6 +192,8 @@ def _forward(
     num_threads: int | None = None,
     need_output: bool = True,
     out: Array | None = None,
+    all_layers: bool = False,
+    trace: bool = False,
     spare: list[Array] | None = None,
     **unknown: Any,
 ) -> Any:
@@ -211,6 +223,8 @@ def _forward(
         kind = _core.RESTART_PER_ROW if restart[0].ndim == 3 else _core.RESTART_SHARED
     if not boolean("record", record) and checkpoint is not None:
         raise ValueError("checkpoint: expected None without record=True, since nothing is kept")
+    if boolean("trace", trace) and checkpoint is not None:
+        raise ValueError(f"checkpoint: expected None with trace=True, got {checkpoint!r}")
     call = new_call(
         layout.steps,
         layout.rows,
@@ -218,20 +232,21 @@ def _forward(
         as_resets(resets, layout),
         kind,
         checkpoint,
-        record,
-        probability("dropout", dropout),
+        record or trace,
+        probability("dropout", dropout) if not trace or record else 0.0,
         dropout_key("seed", seed),
         num_threads,
     )
     if not boolean("need_output", need_output) and out is not None:
         raise ValueError("out: expected None with need_output=False")
-    features = net.num_directions * net.hidden_size
-    y, y_rows = as_output(out, layout, features) if need_output else (None, None)
+    shape = _output_shape(net, boolean("all_layers", all_layers))
+    y, y_rows = as_output(out, layout, *shape) if need_output else (None, None)
     if out is not None:  # what it overlaps is copied first
         x_rows, hx_parts, restart = (_apart(a, out) for a in (x_rows, hx_parts, restart))
     hx_n = layout.new_states()
     _, tape_size, workspace_size, _ = _core.sizes(net, call)
-    tape = _tape_block(tape_size, spare) if record else None
+    tape = _tape_block(tape_size, spare) if record or trace else None
+    workspace = new_block(workspace_size)
     _core.forward(
         net,
         call,
@@ -242,11 +257,32 @@ def _forward(
         y_rows,
         hx_n,
         tape,
-        new_block(workspace_size),
+        workspace,
     )
+    gates = _unpacked(net, call, layout, tape, workspace) if trace else None
     if not record:
-        return y, as_states(hx_n)
-    return y, as_states(hx_n), Tape(packed, call, layout, x_rows, tape, restart, spare)
+        return (y, as_states(hx_n), gates) if trace else (y, as_states(hx_n))
+    kept = Tape(packed, call, layout, x_rows, tape, restart, shape, spare)
+    kept.trace = gates
+    return y, as_states(hx_n), kept
+
+
+def _output_shape(net: _core.Net, all_layers: bool) -> tuple[int, ...]:
+    """What Layout takes as the shape of y."""
+    features = net.num_directions * net.hidden_size
+    return (net.num_layers, features) if all_layers else (features,)
+
+
+def _unpacked(
+    net: _core.Net, call: _core.Call, layout: Layout, tape: Array | None, workspace: Array
+) -> dict[str, Array]:
+    """What ``trace`` shows."""
+    names = _core.UNPACKED[_core.CELLS.index(net.cell)]
+    sweeps = net.num_layers * net.num_directions
+    shape = (sweeps, call.steps, call.rows, len(names), net.hidden_size)
+    found = np.empty(shape, net.dtype)
+    _core.unpack(net, call, tape, workspace, found)
+    return {name: layout.as_caller(found[:, :, :, i]) for i, name in enumerate(names)}
 
 
 def _tape_block(size: int, spare: list[Array] | None) -> Array:
@@ -274,17 +310,22 @@ class Tape:
         x: Array,
         block: Array | None,
         restart: tuple[Array, ...] | None,
-        spare: list[Array] | None = None,
+        output_shape: tuple[int, ...],
+        spare: list[Array] | None,
     ) -> None:
         self._packed, self._call, self._layout = packed, call, layout
         self._x, self._block = x.view(), block  # a view: x itself may be given another shape
-        self._spare = spare
+        self._output_shape, self._spare = output_shape, spare
         self._restart_shape = None if restart is None else restart[0].shape
         self._used = False
         self.grads: Mapping[str, Array] | None = None
         """Where ``backward`` adds parameter gradients by default: for tapes of a layer, its own."""
         self.restart_state_grad: States | None = None
         """Gradient of restart_state, in its shape, after ``backward``; None if none was given."""
+        self.trace: dict[str, Array] | None = None
+        """The gates, where they were asked for."""
+        self.state_grad_norms: States | None = None
+        """After ``backward(state_grads=True)``."""
 
     @property
     def cell(self) -> str:
@@ -312,6 +353,8 @@ class Tape:
         need_dx: bool = True,
         retain: bool = False,
         num_threads: int | None = None,
+        clip_state_grad: float | None = None,
+        state_grads: bool = False,
     ) -> tuple[Array | None, States]:
         """Gradients of a scalar loss; those of parameters are added into ``grads``.
 
@@ -323,6 +366,11 @@ class Tape:
             need_dx: False saves the multiply for dx and returns None in its place.
             retain: the tape can be used again (it is copied first).
             num_threads: as for the forward call; the result does not depend on it.
+            clip_state_grad: cut each element of the gradient that a step hands on, of the state
+                before it, to -clip_state_grad..clip_state_grad (Graves 2013). None: do not.
+            state_grads: set ``state_grad_norms``, the norms of the gradients of h (for the LSTM
+                of h and c, a tuple) after each step: (L*D, T, B), laid out as y is, zero behind
+                lengths.
 
         Returns:
             dx in x's shape (zero behind lengths), and the gradient of hx in its shape (also if hx
@@ -338,13 +386,17 @@ class Tape:
                 "this tape has been used; call backward(retain=True) to use it more than once"
             )
         net, layout = self._packed.net, self._layout
-        dy_rows = (
-            None if dy is None else layout.sequence("dy", dy, net.num_directions * net.hidden_size)
-        )
+        dy_rows = None if dy is None else layout.sequence("dy", dy, *self._output_shape)
         dhx_n_parts = layout.states("dhx_n", dhx_n)
         targets = self._targets(self.grads if grads is None else grads)
         boolean("retain", retain)
-        call = self._call.for_backward(net, threads.chosen(num_threads))
+        clip = 0.0 if clip_state_grad is None else number("clip_state_grad", clip_state_grad)
+        if clip_state_grad is not None and clip == 0:
+            raise ValueError("clip_state_grad: expected a number above 0 or None, got 0")
+        norms = self._new_norms() if boolean("state_grads", state_grads) else None
+        call = self._call.for_backward(
+            net, threads.chosen(num_threads), clip=clip, state_norms=norms
+        )
         dx, dx_rows = layout.empty(net.input_size) if boolean("need_dx", need_dx) else (None, None)
         dhx = layout.new_states()
         drestart = None
@@ -375,7 +427,16 @@ class Tape:
                 self._spare[:] = [block]
             self._block = None
         self.restart_state_grad = None if drestart is None else as_states(drestart)
+        self.state_grad_norms = None
+        if norms is not None:
+            parts = norms.swapaxes(0, 1)  # (states, L*D, T, B)
+            self.state_grad_norms = as_states(tuple(layout.as_caller(part) for part in parts))
         return dx, as_states(dhx)
+
+    def _new_norms(self) -> Array:
+        net, call, states = self._packed.net, self._call, len(self._layout.state_names)
+        sweeps = net.num_layers * net.num_directions
+        return np.empty((sweeps, states, call.steps, call.rows), net.dtype)
 
     def zero_grads(self) -> dict[str, Array]:
         """New zero arrays for the gradients of all parameters."""
@@ -402,6 +463,8 @@ class BackwardOptions(TypedDict, total=False):
     need_dx: bool
     retain: bool
     num_threads: int | None
+    clip_state_grad: float | None
+    state_grads: bool
 
 
 def _backward(

@@ -61,7 +61,9 @@ class _Sequences(Generic[S]):
         num_threads: int | None = None,
         need_output: bool = True,
         out: Array | None = None,
-    ) -> tuple[Array, S]:
+        all_layers: bool = False,
+        trace: bool = False,
+    ) -> Any:
         """Inference: no dropout, and nothing is kept.
 
         Args:
@@ -78,16 +80,21 @@ class _Sequences(Generic[S]):
                 on it.
             need_output: False returns None in place of y.
             out: an array that y is written into.
+            all_layers: y holds the outputs of all layers, (L, T, B, D*H) laid out as x.
+            trace: also return the gates, candidates and states of every step, layer and direction:
+                a dict of arrays (L*D, T, B, H), laid out as x. "h"; for the LSTM "i", "f", "g",
+                "o", "c"; for the GRU "r", "z", "n" and with reset_after "u" = U h + b_hh, on which
+                r acts; for the RNN "a", before the activation.
 
         Returns:
-            y (T, B, D*H), laid out as x, zero behind lengths; and the state after each row's last
-            real step, as hx.
+            y (T, B, D*H), laid out as x, zero behind lengths; the state after each row's last real
+            step, as hx; and with `trace` the gates.
 
         Raises:
             TypeError: an argument of the wrong kind, or of another dtype than the layer's.
             ValueError: an argument of the wrong shape or out of range.
         """
-        result: tuple[Array, S] = self._forward(
+        return self._forward(
             x,
             hx=hx,
             lengths=lengths,
@@ -96,8 +103,9 @@ class _Sequences(Generic[S]):
             num_threads=num_threads,
             need_output=need_output,
             out=out,
+            all_layers=all_layers,
+            trace=trace,
         )
-        return result
 
 
 class Frozen(Snapshot, _Sequences[S]):
@@ -151,6 +159,8 @@ class _Layer(Recurrent, _Sequences[S]):
         checkpoint: Checkpoint = None,
         dropout_seed: int | None = None,
         num_threads: int | None = None,
+        all_layers: bool = False,
+        trace: bool = False,
     ) -> tuple[Array, S, Tape]:
         """Training: as calling the layer, with dropout between layers, and with a tape.
 
@@ -162,6 +172,8 @@ class _Layer(Recurrent, _Sequences[S]):
                 computed again in backward. Gradients are the same to the last bit.
             dropout_seed: 0 to 2**64-1, fixes the dropout masks. By default each call draws new
                 ones, in a sequence that the layer's `seed` determines.
+            all_layers: see `__call__`, before dropout; `tape.backward` takes such a dy.
+            trace: set `tape.trace` to what `__call__` returns; needs checkpoint=None.
 
         Returns:
             y and the final state as `__call__`, and a tape whose `backward(dy, dhx_n)` returns
@@ -185,6 +197,8 @@ class _Layer(Recurrent, _Sequences[S]):
             dropout=self.dropout,
             seed=seed,
             num_threads=num_threads,
+            all_layers=all_layers,
+            trace=trace,
             spare=self._spare,
         )
         tape.grads = self.grads

@@ -1,0 +1,238 @@
+"""What a call shows and changes inside the recurrence: outputs of all layers, gates, gradients of
+states, and their clipping."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rnnkern as rk
+from rnnkern import isa, reference
+
+T, B, I, H, L = 7, 5, 3, 18, 3  # noqa: E741
+KINDS: list[tuple[Any, dict[str, Any]]] = [
+    (rk.RNN, {}),
+    (rk.RNN, {"nonlinearity": "relu"}),
+    (rk.LSTM, {}),
+    (rk.GRU, {}),
+    (rk.GRU, {"reset_after": False}),
+]
+IDS = ["rnn_tanh", "rnn_relu", "lstm", "gru", "gru_before"]
+kinds = pytest.mark.parametrize(("cls", "options"), KINDS, ids=IDS)
+
+
+def layer_of(cls: Any, options: Any, **more: Any) -> Any:
+    options = {"num_layers": L, "bidirectional": True, "dtype": np.float64, **options, **more}
+    return cls(I, H, dropout=0.3, seed=0, **options)
+
+
+def arguments(batch_first: bool = False) -> tuple[Any, dict[str, Any]]:
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((T, B, I))
+    resets, lengths = rng.random((T, B)) < 0.2, np.array([7, 0, 3, 7, 1])
+    if batch_first:
+        x, resets = x.swapaxes(0, 1), resets.swapaxes(0, 1)
+    return x, {"lengths": lengths, "resets": resets}
+
+
+def reference_of(layer: Any, options: Any) -> tuple[Any, Any]:
+    name = type(layer).__name__.lower()
+    forward = getattr(reference, f"{name}_forward")
+    return lambda x, **more: forward(x, layer.params, **options, **more), getattr(
+        reference, f"{name}_backward"
+    )
+
+
+def parts(states: Any) -> tuple[Any, ...]:
+    return states if isinstance(states, tuple) else (states,)
+
+
+@kinds
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_all_layers_clip_and_norms(cls: Any, options: Any, batch_first: bool) -> None:
+    layer = layer_of(cls, options, batch_first=batch_first)
+    forward, backward = reference_of(layer, options)
+    x, more = arguments(batch_first)
+    want, _, want_tape = forward(
+        x, batch_first=batch_first, all_layers=True, dropout=0.3, seed=9, **more
+    )
+    y, _, tape = layer.record(x, all_layers=True, dropout_seed=9, **more)
+    np.testing.assert_allclose(y, want, atol=1e-12)
+    dy = np.random.default_rng(2).standard_normal(y.shape)
+    want_dx, want_dh, want_grads = backward(want_tape, dy, clip_state_grad=0.2)
+    dx, dh = tape.backward(dy, clip_state_grad=0.2, state_grads=True)
+    np.testing.assert_allclose(dx, want_dx, atol=1e-12)
+    for got, expected in zip(parts(dh), parts(want_dh), strict=True):
+        np.testing.assert_allclose(got, expected, atol=1e-12)
+        assert np.abs(got).max() <= 0.2
+    for name, grad in layer.grads.items():
+        np.testing.assert_allclose(grad, want_grads[name], atol=1e-12)
+    for got, expected in zip(parts(tape.state_grad_norms), want_tape.state_grad_norms, strict=True):
+        time_major = got.swapaxes(1, 2) if batch_first else got
+        np.testing.assert_allclose(time_major, expected, atol=1e-12)
+    assert np.array_equal(layer(x, **more)[0], layer(x, all_layers=True, **more)[0][-1])
+
+
+@kinds
+def test_the_same_bits_on_every_level_and_thread_count(cls: Any, options: Any) -> None:
+    results = []
+    x, more = arguments()
+    for level, num_threads in product(isa.available(), (1, 2, 3)):
+        with isa.using(level):
+            layer = layer_of(cls, options)
+            for checkpoint in (None, "gates", 3):
+                layer.zero_grad()
+                y, _, tape = layer.record(
+                    x,
+                    all_layers=True,
+                    dropout_seed=4,
+                    checkpoint=checkpoint,
+                    num_threads=num_threads,
+                    **more,
+                )
+                dy = np.random.default_rng(3).standard_normal(y.shape)
+                dx, _ = tape.backward(
+                    dy, clip_state_grad=0.5, state_grads=True, num_threads=num_threads
+                )
+                norms = np.concatenate(parts(tape.state_grad_norms))
+                results.append((y, dx, norms, layer.flat_grads.copy()))
+    for result in results[1:]:
+        for got, want in zip(result, results[0], strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+def before(h: Any, resets: Any, k: int) -> Any:
+    """The state before each step of sweep k of two directions."""
+    shifted = np.zeros_like(h)
+    cut = resets[..., None]
+    if k % 2 == 0:
+        shifted[1:] = np.where(cut[1:], 0, h[:-1])
+    else:
+        shifted[:-1] = np.where(cut[1:], 0, h[1:])
+    return shifted
+
+
+@kinds
+@pytest.mark.parametrize("record", [False, True])
+def test_the_trace_satisfies_the_equations(cls: Any, options: Any, record: bool) -> None:
+    layer = layer_of(cls, options)
+    layer.dropout = 0.0
+    x, more = arguments()
+    if record:
+        y, _, tape = layer.record(x, trace=True, **more)
+        trace = tape.trace
+    else:
+        y, _, trace = layer(x, trace=True, **more)
+    np.testing.assert_array_equal(y, layer(x, **more)[0])
+    real = np.arange(T)[:, None] < more["lengths"]
+    sigmoid, tanh = reference.act.sigmoid, reference.act.tanh
+    inputs = x
+    for k in range(2 * L):
+        if k % 2 == 0 and k:
+            inputs = np.concatenate([trace["h"][k - 2], trace["h"][k - 1]], axis=-1)
+        name = f"l{k // 2}" + "_reverse" * (k % 2)
+        kinds_of_weights = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        w = {kind: layer.params[f"{kind}_{name}"] for kind in kinds_of_weights}
+        now = {key: a[k] for key, a in trace.items()}
+        for a in now.values():
+            assert not a[~real].any()
+        h = before(now["h"], more["resets"], k)
+        of_x = np.split(inputs @ w["weight_ih"].T + w["bias_ih"], layer_blocks(cls), axis=-1)
+        of_h = np.split(h @ w["weight_hh"].T + w["bias_hh"], layer_blocks(cls), axis=-1)
+        if cls is rk.RNN:
+            expected = {"h": reference_act(options)(of_x[0] + of_h[0])}
+        elif cls is rk.LSTM:
+            i, f, g, o = (p + q for p, q in zip(of_x, of_h, strict=True))
+            expected = {"i": sigmoid(i), "f": sigmoid(f), "g": tanh(g), "o": sigmoid(o)}
+            c = before(now["c"], more["resets"], k)
+            expected["c"] = expected["f"] * c + expected["i"] * expected["g"]
+            expected["h"] = expected["o"] * tanh(expected["c"])
+        else:
+            r, z = sigmoid(of_x[0] + of_h[0]), sigmoid(of_x[1] + of_h[1])
+            expected = {"r": r, "z": z}
+            if options:
+                u = (r * h) @ np.split(w["weight_hh"], 3)[2].T + np.split(w["bias_hh"], 3)[2]
+                expected["n"] = tanh(of_x[2] + u)
+            else:
+                expected["u"] = of_h[2]
+                expected["n"] = tanh(of_x[2] + r * of_h[2])
+            expected["h"] = (1 - z) * expected["n"] + z * h
+        for key, value in expected.items():
+            np.testing.assert_allclose(now[key][real], value[real], atol=1e-12, err_msg=key)
+    assert set(trace) == set(expected) | ({"a"} if cls is rk.RNN else set())
+
+
+def layer_blocks(cls: Any) -> int:
+    return {rk.RNN: 1, rk.LSTM: 4, rk.GRU: 3}[cls]
+
+
+def reference_act(options: Any) -> Any:
+    return (lambda a: np.maximum(a, 0)) if options else np.tanh
+
+
+@pytest.mark.parametrize("shape", [(T, I), (T, B, I)])
+def test_layouts(shape: Any) -> None:
+    layer = rk.LSTM(I, H, num_layers=2, batch_first=True, seed=0)
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    y, _, trace = layer(x, trace=True, all_layers=True)
+    assert y.shape == (2, *shape[:-1], H)
+    assert {a.shape for a in trace.values()} == {y.shape}
+    np.testing.assert_array_equal(trace["h"], y)
+    out = np.empty_like(y)
+    assert layer(x, all_layers=True, out=out)[0] is out
+    np.testing.assert_array_equal(out, y)
+    _, _, frozen = layer.freeze()(x, trace=True)
+    np.testing.assert_array_equal(frozen["c"], trace["c"])
+    tape = layer.record(x, all_layers=True)[2]
+    with pytest.raises(ValueError, match="dy"):
+        tape.backward(y[0])
+    tape.backward(y, state_grads=True)
+    assert tape.state_grad_norms[0].shape == y.shape[:-1]
+
+
+def test_nothing_changes_without_them() -> None:
+    layer = rk.GRU(I, H, seed=0)
+    x = np.ones((T, B, I), np.float32)
+    tape = layer.record(x)[2]
+    dx, _ = tape.backward(np.ones((T, B, H), np.float32), retain=True)
+    assert tape.state_grad_norms is None and tape.trace is None
+    clipped, _ = tape.backward(np.ones((T, B, H), np.float32), clip_state_grad=1e30)
+    np.testing.assert_array_equal(clipped, dx)
+
+
+def test_a_nan_stays_in_its_row() -> None:
+    layer = rk.LSTM(I, H, seed=0)
+    x = np.random.default_rng(0).standard_normal((T, B, I)).astype(np.float32)
+    x[2, 1, 0] = np.nan
+    tape = layer.record(x)[2]
+    tape.backward(np.ones((T, B, H), np.float32), clip_state_grad=1, state_grads=True)
+    bad = np.isnan(np.stack(tape.state_grad_norms)).any(axis=(0, 1, 2))
+    assert bad.tolist() == [False, True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"clip_state_grad": 0}, "clip_state_grad"),
+        ({"clip_state_grad": -1.0}, "clip_state_grad"),
+        ({"clip_state_grad": "x"}, "clip_state_grad"),
+        ({"clip_state_grad": np.nan}, "clip_state_grad"),
+        ({"state_grads": 1}, "state_grads"),
+    ],
+)
+def test_wrong_backward_options(options: Any, word: str) -> None:
+    tape = rk.GRU(I, H, seed=0).record(np.ones((T, B, I), np.float32))[2]
+    with pytest.raises((TypeError, ValueError), match=word):
+        tape.backward(**options)
+
+
+def test_wrong_forward_options() -> None:
+    layer, x = rk.GRU(I, H, seed=0), np.ones((T, B, I), np.float32)
+    with pytest.raises(ValueError, match="checkpoint"):
+        layer.record(x, trace=True, checkpoint="gates")
+    for option in ("trace", "all_layers"):
+        with pytest.raises(TypeError, match=option):
+            layer(x, **{option: 1})
+    with pytest.raises(ValueError, match="out"):
+        layer(x, all_layers=True, out=np.empty((T, B, H), np.float32))
