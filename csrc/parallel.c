@@ -1,16 +1,25 @@
 /* The team: POSIX threads that are started when first needed and kept. They spin a bounded time, at barriers and between
- * calls, then sleep: a call finds them within a microsecond or two in a busy loop, and costs a neighbour nothing soon
- * after it. All waiting is waiting for one word to change. */
-#define _POSIX_C_SOURCE 200809L
+ * calls, then sleep: a call finds them within a microsecond in a busy loop, and costs a neighbour nothing soon after it.
+ * All waiting is waiting for one word to change, and all sleeping is a futex on that word.
+ *
+ * With more busy threads than cores a team can be fifty times slower than one thread: the scheduler may keep two members
+ * on one core, which they must hand to each other at every barrier. So a member that waits in vain looks whether another
+ * one lacks a core; when calls lose much of their time that way, the next ones run on the caller alone. */
+#define _GNU_SOURCE
 
 #include "parallel.h"
 
 #include "fpmode.h"
 #include "rnnkern.h"
 
+#include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #if defined __x86_64__ || defined __i386__
 #define PAUSE() _mm_pause()
@@ -21,56 +30,112 @@
 #endif
 
 #define MAX_MEMBERS 256
-#define SPINS 4000 /* of PAUSE: some 0.1 ms, longer than the uneven ends of a step, shorter than a time slice */
+#define PATIENCE 100000 /* ns to spin: longer than the uneven ends of most steps, shorter than a time slice */
+#define LOOK 50000      /* ns to watch another member */
+#define MAX_VOTES 8     /* a call that lost a quarter of its time lets calls run alone for 1/16 to 16 times that time */
 
 /* A word on its own cache line, since others spin on it. */
 struct word {
     _Alignas(64) atomic_uint value;
+    atomic_uint sleepers;
+};
+
+struct seat {
+    struct word calls; /* the member starts when this changes */
+    atomic_int asleep; /* at a barrier */
+    atomic_int clock;  /* a clockid_t, of its CPU time */
 };
 
 struct rk_team {
-    pthread_mutex_t caller; /* held for a call by the thread that uses the team */
-    pthread_mutex_t sleep;  /* guards the condition below */
-    pthread_cond_t changed;
-    atomic_uint sleepers;
-    struct word arrived;            /* members at the barrier */
-    struct word phase;              /* counts barriers */
-    struct word calls[MAX_MEMBERS]; /* member i starts when its count of calls changes */
-    atomic_int size;                /* threads that exist: the caller and size-1 workers, members 1.. */
-    int members;                    /* of this call */
+    atomic_int taken;    /* by the caller that uses it */
+    atomic_int size;     /* threads that exist: the caller and size-1 workers, in seats 1.. */
+    atomic_int crowded;  /* cores lack, as far as the last barriers tell */
+    atomic_llong lost;   /* ns that members of this call have slept since another one had no core */
+    int votes;           /* calls that lost much of their time, less those that did not */
+    int64_t alone_until; /* by the monotonic clock */
+    int members;         /* of this call */
     rk_work *work;
     void *context;
+    struct word arrived; /* members at the barrier */
+    struct word phase;   /* counts barriers */
+    struct seat seat[MAX_MEMBERS];
 };
 
-static struct rk_team team = {.caller = PTHREAD_MUTEX_INITIALIZER,
-                              .sleep = PTHREAD_MUTEX_INITIALIZER,
-                              .changed = PTHREAD_COND_INITIALIZER,
-                              .size = 1};
+static struct rk_team team = {.size = 1};
+static atomic_int insistent;
 
-/* Either the waiter sees the new value before it sleeps, or the waker sees the sleeper: both are seq_cst. */
-static void wait_change(struct word *word, unsigned old)
+static int64_t nanoseconds(clockid_t clock)
 {
-    for (int i = 0; i < SPINS; i++) {
-        if (atomic_load_explicit(&word->value, memory_order_acquire) != old)
-            return;
-        PAUSE();
+    struct timespec time = {0};
+    clock_gettime(clock, &time);
+    return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
+}
+
+static void set_clock(struct seat *seat, pthread_t thread)
+{
+    clockid_t clock;
+    if (!pthread_getcpuclockid(thread, &clock))
+        atomic_store(&seat->clock, clock);
+}
+
+static int64_t time_used(const struct seat *seat) { return nanoseconds(atomic_load(&seat->clock)); }
+
+/* Whether the word changes within about `time` ns, and 64 looks in any case. */
+static int spin(const struct word *word, unsigned old, int64_t time)
+{
+    for (int64_t now, end = 0;; end = end ? end : now + time) {
+        for (int i = 0; i < 64; i++) {
+            if (atomic_load_explicit(&word->value, memory_order_acquire) != old)
+                return 1;
+            PAUSE();
+        }
+        now = nanoseconds(CLOCK_MONOTONIC);
+        if (now >= (end ? end : now + time))
+            return 0;
     }
-    pthread_mutex_lock(&team.sleep);
-    atomic_fetch_add(&team.sleepers, 1);
+}
+
+/* Either the sleeper sees the new value before it sleeps, or the waker sees the sleeper: all are seq_cst. */
+static void sleep_until_changed(struct word *word, unsigned old)
+{
+    atomic_fetch_add(&word->sleepers, 1);
     while (atomic_load(&word->value) == old)
-        pthread_cond_wait(&team.changed, &team.sleep);
-    atomic_fetch_sub(&team.sleepers, 1);
-    pthread_mutex_unlock(&team.sleep);
+        syscall(SYS_futex, &word->value, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
+    atomic_fetch_sub(&word->sleepers, 1);
 }
 
 static void change(struct word *word)
 {
     atomic_fetch_add(&word->value, 1);
-    if (atomic_load(&team.sleepers)) {
-        pthread_mutex_lock(&team.sleep);
-        pthread_cond_broadcast(&team.changed);
-        pthread_mutex_unlock(&team.sleep);
+    if (atomic_load(&word->sleepers))
+        syscall(SYS_futex, &word->value, FUTEX_WAKE_PRIVATE, MAX_MEMBERS, NULL, NULL, 0);
+}
+
+/* Members form a ring in which each watches the next. One that does not sleep here and gets less than half the CPU time
+ * that its watcher gets has no core. From then on waits are short, to leave it one, until members meet again at once. */
+static void wait_barrier(const struct rk_member *member, unsigned phase)
+{
+    struct seat *own = &team.seat[member->index], *next = &team.seat[(member->index + 1) % member->count];
+    int crowded = atomic_load_explicit(&team.crowded, memory_order_relaxed);
+    if (spin(&team.phase, phase, crowded ? 0 : PATIENCE)) {
+        if (crowded)
+            atomic_store(&team.crowded, 0);
+        return;
     }
+    const int64_t start = nanoseconds(CLOCK_MONOTONIC);
+    if (!crowded) {
+        const int64_t used = time_used(own), used_next = time_used(next);
+        if (spin(&team.phase, phase, LOOK))
+            return;
+        crowded = 2 * (time_used(next) - used_next) < time_used(own) - used && !atomic_load(&next->asleep);
+        if (crowded)
+            atomic_store(&team.crowded, 1);
+    }
+    atomic_store(&own->asleep, 1);
+    sleep_until_changed(&team.phase, phase);
+    atomic_store(&own->asleep, 0);
+    if (crowded)
+        atomic_fetch_add(&team.lost, nanoseconds(CLOCK_MONOTONIC) - start);
 }
 
 void rk_barrier(const struct rk_member *member)
@@ -82,24 +147,25 @@ void rk_barrier(const struct rk_member *member)
         atomic_store(&team.arrived.value, 0);
         change(&team.phase);
     } else
-        wait_change(&team.phase, phase);
+        wait_barrier(member, phase);
 }
 
-static void run_member(int index)
+static void run_member(int index, int count, rk_work *work, void *context)
 {
-    const struct rk_member member = {index, team.members};
+    const struct rk_member member = {index, count};
     const rk_fpmode mode = rk_flush_subnormals();
-    team.work(team.context, &member);
+    work(context, &member);
     rk_restore_fpmode(mode);
     rk_barrier(&member);
 }
 
 static void *worker(void *argument)
 {
-    struct word *calls = argument;
+    struct seat *seat = argument;
     for (unsigned seen = 0;; seen++) {
-        wait_change(calls, seen);
-        run_member((int)(calls - team.calls));
+        if (!spin(&seat->calls, seen, PATIENCE))
+            sleep_until_changed(&seat->calls, seen);
+        run_member((int)(seat - team.seat), team.members, team.work, team.context);
     }
     return NULL;
 }
@@ -107,12 +173,11 @@ static void *worker(void *argument)
 /* A child has only the thread that forked: it starts again with no workers, whatever the parent's team was doing. */
 static void forget_team(void)
 {
-    pthread_mutex_init(&team.caller, NULL);
-    pthread_mutex_init(&team.sleep, NULL);
-    pthread_cond_init(&team.changed, NULL);
-    atomic_store(&team.sleepers, 0);
-    atomic_store(&team.arrived.value, 0);
+    atomic_store(&team.taken, 0);
     atomic_store(&team.size, 1);
+    atomic_store(&team.arrived.value, 0);
+    atomic_store(&team.phase.sleepers, 0);
+    atomic_store(&team.seat[0].asleep, 0);
 }
 
 /* Starts workers until there are `threads` members, or as many as the system gives; returns how many there are. Workers
@@ -127,10 +192,14 @@ static int grow_team(int threads)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &found);
     for (int i = atomic_load(&team.size); i < threads; i++) {
+        struct seat *seat = &team.seat[i];
         pthread_t thread;
-        atomic_store(&team.calls[i].value, 0);
-        if (pthread_create(&thread, NULL, worker, &team.calls[i]))
+        atomic_store(&seat->calls.value, 0);
+        atomic_store(&seat->calls.sleepers, 0);
+        atomic_store(&seat->asleep, 0);
+        if (pthread_create(&thread, NULL, worker, seat))
             break;
+        set_clock(seat, thread);
         pthread_detach(thread);
         atomic_store(&team.size, i + 1);
     }
@@ -139,27 +208,42 @@ static int grow_team(int threads)
     return size < threads ? size : threads;
 }
 
-static void run_alone(rk_work *work, void *context)
+static void run_team(int threads, rk_work *work, void *context)
 {
-    const struct rk_member alone = {0, 1};
-    const rk_fpmode mode = rk_flush_subnormals();
-    work(context, &alone);
-    rk_restore_fpmode(mode);
+    const int64_t start = nanoseconds(CLOCK_MONOTONIC);
+    const int members = threads <= atomic_load(&team.size) ? threads : grow_team(threads);
+    if (members == 1 || (start < team.alone_until && !atomic_load(&insistent))) {
+        run_member(0, 1, work, context);
+        return;
+    }
+    set_clock(&team.seat[0], pthread_self());
+    atomic_store(&team.crowded, 0);
+    atomic_store(&team.lost, 0);
+    team.members = members;
+    team.work = work;
+    team.context = context;
+    for (int i = 1; i < members; i++)
+        change(&team.seat[i].calls);
+    run_member(0, members, work, context);
+    const int64_t end = nanoseconds(CLOCK_MONOTONIC);
+    if (8 * atomic_load(&team.lost) > members * (end - start)) {
+        team.alone_until = end + (((end - start) << team.votes) >> (MAX_VOTES / 2));
+        team.votes += team.votes < MAX_VOTES;
+    } else
+        team.votes -= team.votes > 0;
 }
 
 void rk_team_run(int threads, rk_work *work, void *context)
 {
-    if (threads <= 1 || pthread_mutex_trylock(&team.caller)) {
-        run_alone(work, context);
+    if (threads <= 1 || atomic_exchange(&team.taken, 1)) {
+        run_member(0, 1, work, context);
         return;
     }
-    team.members = threads <= atomic_load(&team.size) ? threads : grow_team(threads);
-    team.work = work;
-    team.context = context;
-    for (int i = 1; i < team.members; i++)
-        change(&team.calls[i]);
-    run_member(0);
-    pthread_mutex_unlock(&team.caller);
+    run_team(threads, work, context);
+    atomic_store(&team.taken, 0);
 }
 
-int rnnkern_team_size(void) { return atomic_load(&team.size); }
+void rk_team_insist(int on) { atomic_store(&insistent, on); }
+
+/* Visible, so that threadpoolctl knows our library by it. */
+__attribute__((visibility("default"))) int rnnkern_team_size(void) { return atomic_load(&team.size); }

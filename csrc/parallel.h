@@ -8,9 +8,13 @@ struct rk_member {
 
 typedef void rk_work(void *context, const struct rk_member *member);
 
-/* Runs work on up to `threads` members, the caller among them, and returns when all have ended. With one member, or
- * while another caller uses the team, work runs once, as member 0 of 1. Members run with subnormals flushed to zero. */
+/* Runs work on up to `threads` members, the caller among them, and returns when all have ended. With one member, while
+ * another caller uses the team, or where cores lack, work runs once, as member 0 of 1. Members run with subnormals
+ * flushed to zero. */
 void rk_team_run(int threads, rk_work *work, void *context);
+
+/* For tests: on, the team runs even where it lacks cores and the caller would do better alone. */
+void rk_team_insist(int on);
 
 /* Every member must reach it before any goes on. */
 void rk_barrier(const struct rk_member *member);

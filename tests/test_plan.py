@@ -64,8 +64,8 @@ def test_checkpoint_and_bytes(checkpoint, kept):
 
 def test_lengths_count():
     lengths = np.full(16, 1)
-    assert SMALL.plan(100, 16, num_threads=2).split == "rows"
-    assert SMALL.plan(100, 16, lengths, num_threads=2).split is None
+    assert SMALL.plan(1000, 16, num_threads=2).split == "rows"
+    assert SMALL.plan(1000, 16, lengths, num_threads=2).split is None
 
 
 @pytest.mark.parametrize("arguments", [(-1, 2), (2, 1.5), ("3", 1), (True, 1)])

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,15 @@ def restored() -> Iterator[None]:
 # The default
 
 
-def cgroup(root: Path, files: dict[str, str]) -> Path:
+def quota(folder: Path, own: str | None, files: dict[str, str]) -> float:
+    """What is found where /proc/self/cgroup reads `own`, and these are the files of cgroups."""
     for name, text in files.items():
-        path = root / name
+        path = folder / "cgroups" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return root
+    if own is not None:
+        (folder / "own").write_text(own)
+    return threads._cgroup_quota(root=folder / "cgroups", own=folder / "own")
 
 
 @pytest.mark.parametrize(
@@ -57,14 +61,16 @@ def cgroup(root: Path, files: dict[str, str]) -> Path:
         ("\n", math.inf),
         ("nonsense\n", math.inf),
         ("a b\n", math.inf),
+        ("1 2 3\n", math.inf),
     ],
 )
-def test_quota_of_cgroup_2(tmp_path: Path, text: str, cpus: float) -> None:
-    assert threads._cgroup_quota(root=cgroup(tmp_path, {"cpu.max": text})) == cpus
+@pytest.mark.parametrize("own", ["0::/\n", None])
+def test_quota_of_cgroup_2(tmp_path: Path, own: str | None, text: str, cpus: float) -> None:
+    assert quota(tmp_path, own, {"cpu.max": text}) == cpus
 
 
 @pytest.mark.parametrize(
-    ("quota", "period", "cpus"),
+    ("micros", "period", "cpus"),
     [
         ("300000\n", "100000\n", 3),
         ("25000\n", "100000\n", 0.25),
@@ -76,15 +82,90 @@ def test_quota_of_cgroup_2(tmp_path: Path, text: str, cpus: float) -> None:
         (None, "100000\n", math.inf),
     ],
 )
-def test_quota_of_cgroup_1(tmp_path: Path, quota: Any, period: Any, cpus: float) -> None:
-    files = {"cpu/cpu.cfs_quota_us": quota, "cpu/cpu.cfs_period_us": period}
-    root = cgroup(tmp_path, {name: text for name, text in files.items() if text is not None})
-    assert threads._cgroup_quota(root=root) == cpus
+@pytest.mark.parametrize("own", ["4:cpu:/\n3:cpuset:/\n", None])
+def test_quota_of_cgroup_1(
+    tmp_path: Path, own: str | None, micros: Any, period: Any, cpus: float
+) -> None:
+    files = {"cpu/cpu.cfs_quota_us": micros, "cpu/cpu.cfs_period_us": period}
+    files = {name: text for name, text in files.items() if text is not None}
+    assert quota(tmp_path, own, files) == cpus
 
 
-def test_no_cgroup(tmp_path: Path) -> None:
-    assert threads._cgroup_quota(root=tmp_path) == math.inf
-    assert threads._cgroup_quota(root=tmp_path / "nowhere") == math.inf
+UNLIMITED = {"user.slice/cpu.max": "max 100000", "user.slice/job/cpu.max": "max 100000"}
+TWO = {"cpu.cfs_quota_us": "200000", "cpu.cfs_period_us": "100000"}
+V1 = "5:cpuset:/elsewhere\n4:{}:{}\n1:name=systemd:/elsewhere\n0::/\n"
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "cpus"),
+    [
+        # its own, those around it, and none of its neighbours or children
+        ("0::/user.slice/job\n", UNLIMITED, math.inf),
+        ("0::/user.slice/job\n", {**UNLIMITED, "user.slice/job/cpu.max": "300000 100000"}, 3),
+        ("0::/user.slice/job\n", {**UNLIMITED, "user.slice/cpu.max": "300000 100000"}, 3),
+        ("0::/a/b\n", {"a/cpu.max": "100000 100000", "a/b/cpu.max": "300000 100000"}, 1),
+        ("0::/a/b\n", {"a/cpu.max": "300000 100000", "a/b/cpu.max": "100000 100000"}, 1),
+        ("0::/a\n", {"a/b/cpu.max": "100000 100000", "b/cpu.max": "100000 100000"}, math.inf),
+        ("0::/a:b\n", {"a:b/cpu.max": "100000 100000"}, 1),
+        # a container that sees its own cgroup as the root, and its path on the host
+        ("0::/docker/0123\n", {"cpu.max": "200000 100000"}, 2),
+        ("0::/../pod\n", {"cpu.max": "200000 100000"}, 2),
+        (V1.format("cpu,cpuacct", "/docker/0123"), {f"cpu/{k}": v for k, v in TWO.items()}, 2),
+        # v1: one or two controllers, under one or two names
+        (V1.format("cpu", "/a/b"), {f"cpu/a/b/{k}": v for k, v in TWO.items()}, 2),
+        (V1.format("cpu", "/a/b"), {f"cpu/a/{k}": v for k, v in TWO.items()}, 2),
+        (V1.format("cpuacct,cpu", "/a"), {f"cpu,cpuacct/a/{k}": v for k, v in TWO.items()}, 2),
+        (V1.format("cpu", "/a"), {f"cpu/elsewhere/{k}": v for k, v in TWO.items()}, math.inf),
+        (V1.format("cpuacct", "/a"), {f"cpu/a/{k}": v for k, v in TWO.items()}, math.inf),
+        # no such file, and ones that nobody writes
+        ("", {"cpu.max": "100000 100000"}, math.inf),
+        ("0\n:\n\n", {}, math.inf),
+        (None, {}, math.inf),
+    ],
+)
+def test_quota_of_nested_cgroups(
+    tmp_path: Path, own: str | None, files: dict[str, str], cpus: float
+) -> None:
+    assert quota(tmp_path, own, files) == cpus
+
+
+def new_cgroup() -> Path | None:
+    """A cgroup in this process's own whose quota we may set; None without the right to."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers or "cpu" in controllers.split(","):
+            root = Path("/sys/fs/cgroup", "cpu" if controllers else "")
+            folder = root / path.strip("/") / f"rnnkern-test-{os.getpid()}"
+            try:
+                folder.mkdir()
+            except OSError:
+                continue
+            if (folder / "cpu.max").exists() or (folder / "cpu.cfs_quota_us").exists():
+                return folder
+            folder.rmdir()
+    return None
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/cgroup"), reason="no cgroups here")
+@pytest.mark.thread_unsafe(reason="makes a cgroup of one name")
+def test_a_real_cgroup() -> None:
+    """A process in a cgroup without a quota, in one with the quota of one CPU."""
+    outer = new_cgroup()
+    if outer is None:
+        pytest.skip("no right to make a cgroup")
+    inner = outer / "inner"
+    try:
+        inner.mkdir()
+        if (outer / "cpu.max").exists():
+            (outer / "cpu.max").write_text("100000 100000")
+        else:
+            (outer / "cpu.cfs_quota_us").write_text("100000")
+        enter = f"import os; open({str(inner / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))"
+        assert python(f"{enter}; {NUMBER}").strip() == "1"
+    finally:
+        for folder in (inner, outer):
+            if folder.exists():
+                folder.rmdir()
 
 
 @pytest.mark.thread_unsafe(reason="patches the module")
@@ -102,12 +183,13 @@ def test_default_is_affinity_and_quota(
     assert threads._default() == number
 
 
-def python(code: str, **environment: str) -> str:
-    """What a new process prints."""
+def python(program: str | Path, **environment: str) -> str:
+    """What a new process prints that runs this code or file."""
     ours = {"RNNKERN_NUM_THREADS", "OMP_NUM_THREADS", "RNNKERN_ISA"}
     env = {name: value for name, value in os.environ.items() if name not in ours}
+    arguments = ["-c", program] if isinstance(program, str) else [program]
     run = subprocess.run(
-        [sys.executable, "-c", code], env={**env, **environment}, capture_output=True, text=True,
+        [sys.executable, *arguments], env={**env, **environment}, capture_output=True, text=True,
         timeout=TIMEOUT,
     )  # fmt: skip
     return run.stdout + run.stderr
@@ -124,13 +206,25 @@ NUMBER = "import rnnkern; print(rnnkern.get_num_threads())"
         ({"OMP_NUM_THREADS": "4,2"}, 4),
         ({"RNNKERN_NUM_THREADS": "3", "OMP_NUM_THREADS": "5"}, 3),
         ({"RNNKERN_NUM_THREADS": "", "OMP_NUM_THREADS": "5"}, 5),
-        ({"RNNKERN_NUM_THREADS": "0", "OMP_NUM_THREADS": "7"}, 7),
-        ({"RNNKERN_NUM_THREADS": "-2", "OMP_NUM_THREADS": "7"}, 7),
-        ({"RNNKERN_NUM_THREADS": "many", "OMP_NUM_THREADS": "7"}, 7),
+        ({"RNNKERN_NUM_THREADS": " 6 "}, 6),
+        ({"RNNKERN_NUM_THREADS": "3", "OMP_NUM_THREADS": "many"}, 3),
+        ({"RNNKERN_NUM_THREADS": "9" * 30}, 1024),
     ],
 )
 def test_environment(environment: dict[str, str], number: int) -> None:
     assert int(python(NUMBER, **environment)) == number
+
+
+@pytest.mark.parametrize("text", ["abc", "-3", "0", "1.5", "4,2", "2 3"])
+def test_environment_that_is_wrong(text: str) -> None:
+    printed = python(NUMBER, RNNKERN_NUM_THREADS=text, OMP_NUM_THREADS="7")
+    assert f"ValueError: RNNKERN_NUM_THREADS: expected a positive integer, got {text!r}" in printed
+
+
+@pytest.mark.parametrize("text", ["many", "0", "-1", "1.5", ",2"])
+def test_environment_of_openmp_that_is_wrong(text: str) -> None:
+    """It is for others to complain of."""
+    assert python(NUMBER, OMP_NUM_THREADS=text) == python(NUMBER)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity here")
@@ -138,6 +232,8 @@ def test_affinity() -> None:
     one = min(os.sched_getaffinity(0))
     assert int(python(f"import os; os.sched_setaffinity(0, {{{one}}}); {NUMBER}")) == 1
     assert 1 <= int(python(NUMBER)) <= len(os.sched_getaffinity(0))
+    later = f"import os, rnnkern; n = rnnkern.get_num_threads(); os.sched_setaffinity(0, {{{one}}})"
+    assert python(f"{later}; print(rnnkern.get_num_threads() - n)").strip() == "0"
 
 
 def test_the_level_that_the_environment_names() -> None:
@@ -157,7 +253,7 @@ def test_set_and_get() -> None:
         assert rnnkern.get_num_threads() == n
         assert type(rnnkern.get_num_threads()) is int
     for bad in (0, -1, True, 1.5, "2", None):
-        with pytest.raises((TypeError, ValueError), match="n must be"):
+        with pytest.raises((TypeError, ValueError), match=r"^n: expected a positive integer"):
             rnnkern.set_num_threads(bad)  # type: ignore[arg-type]
         assert rnnkern.get_num_threads() == 2
 
@@ -185,6 +281,72 @@ def test_more_threads_than_there_is_work_for() -> None:
         data = make(case, np.float32)
         want = named(*inference(data, num_threads=1))
         assert_same_bits(named(*inference(data, num_threads=10**6)), want)
+
+
+# threadpoolctl
+
+USE_THREADPOOLCTL = """
+def ours():
+    found = [i for i in threadpoolctl.threadpool_info() if i["user_api"] == "rnnkern"]
+    assert len(found) == 1, found
+    assert found[0]["internal_api"] == "rnnkern"
+    assert found[0]["version"] == rnnkern.__version__
+    assert found[0]["filepath"] == os.path.realpath(rnnkern._core.__file__)
+    return found[0]["num_threads"]
+
+rnnkern.set_num_threads(3)
+numbers = [ours()]
+with threadpoolctl.threadpool_limits(limits=1):
+    numbers += [ours(), rnnkern.get_num_threads()]
+numbers.append(rnnkern.get_num_threads())
+with threadpoolctl.threadpool_limits(limits=1, user_api="blas"):
+    numbers.append(ours())
+with threadpoolctl.threadpool_limits(limits=2, user_api="rnnkern"):
+    numbers.append(ours())
+with threadpoolctl.threadpool_limits(limits={"rnnkern": 5}):
+    numbers.append(ours())
+print(numbers, ours())
+"""
+
+
+def installed(module: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(find_spec(module) is None, reason=f"no {module} here")
+
+
+@installed("threadpoolctl")
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import threadpoolctl, rnnkern",
+        "import rnnkern, threadpoolctl",
+        "import rnnkern, threadpoolctl, importlib; importlib.reload(threadpoolctl)",
+    ],
+)
+def test_threadpoolctl(imports: str) -> None:
+    assert python(f"import os; {imports}\n{USE_THREADPOOLCTL}").strip() == "[3, 1, 1, 3, 3, 2, 5] 3"
+
+
+def test_without_threadpoolctl() -> None:
+    """We do not import it, and who does finds what he would have found without us."""
+    assert python("import sys, rnnkern; print('threadpoolctl' in sys.modules)").strip() == "False"
+    code = (
+        "import sys, rnnkern\n"
+        "sys.path[:] = []\n"
+        "try: import threadpoolctl\n"
+        "except ModuleNotFoundError as error: print(error.name)"
+    )
+    assert python(code).strip() == "threadpoolctl"
+
+
+def test_an_old_threadpoolctl(tmp_path: Path) -> None:
+    """One that cannot be told of other libraries."""
+    (tmp_path / "threadpoolctl.py").write_text("def threadpool_info(): return []\n")
+    code = (
+        f"import inspect, sys, rnnkern; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "import threadpoolctl\n"
+        "print(threadpoolctl.threadpool_info(), inspect.getsource(threadpoolctl).count('return'))"
+    )
+    assert python(code).strip() == "[] 1"
 
 
 # Many callers at once
@@ -385,6 +547,54 @@ def test_a_child_of_a_child() -> None:
     assert python(code, PYTHONWARNINGS="ignore").strip() == "ok"
 
 
+BESIDE_TORCH = """
+if __name__ == "__main__":
+    import {first}
+    import {second}
+import multiprocessing as mp, warnings
+import numpy as np
+from rnnkern import _core, functional as f
+
+x, w = np.ones((99, 64, 64), "f"), np.ones((64, 64), "f")
+p = {{"weight_ih_l0": w, "weight_hh_l0": w}}
+
+def run():
+    return f.rnn_forward(x, p, num_threads=2)[0].sum()
+
+def child(want):
+    assert _core.team_size() == 1
+    assert run() == want
+    assert _core.team_size() == 2
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")  # forks from a process of several threads
+    torch.set_num_threads(2)
+    a = torch.ones(500, 500)
+    for method in ("fork", "forkserver", "spawn"):
+        for _ in range(3):
+            want = run()
+            torch.tanh(a @ a)
+        process = mp.get_context(method).Process(target=child, args=(want,))
+        process.start()
+        process.join({timeout})
+        print(method, "hangs" if process.is_alive() else process.exitcode)
+        process.kill()
+        assert run() == want
+    torch.tanh(a @ a)
+"""
+
+
+@installed("torch")
+@has("fork")
+@pytest.mark.thread_unsafe(reason="forks")
+@pytest.mark.parametrize(("first", "second"), [("torch", "rnnkern"), ("rnnkern", "torch")])
+def test_children_beside_torch(tmp_path: Path, first: str, second: str) -> None:
+    """The parent has used both packages' threads; its children use ours."""
+    file = tmp_path / "beside_torch.py"
+    file.write_text(BESIDE_TORCH.format(first=first, second=second, timeout=TIMEOUT / 4))
+    assert python(file).split() == ["fork", "0", "forkserver", "0", "spawn", "0"]
+
+
 def test_exit_while_another_thread_calls() -> None:
     """The interpreter ends although a daemon thread is in the kernels."""
     code = (
@@ -409,3 +619,20 @@ def test_idle_workers_sleep() -> None:
         "start = time.process_time(); time.sleep(0.5); print(time.process_time() - start)"
     )
     assert float(python(code)) < 0.1
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity here")
+def test_fewer_cores_than_threads() -> None:
+    """A team that has to share one core soon leaves the work to its caller."""
+    code = (
+        "import os, time, numpy as np; from rnnkern import functional as f\n"
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "x, w = np.ones((100, 1, 256), 'f'), np.ones((256, 256), 'f')\n"
+        "p = {'weight_ih_l0': w, 'weight_hh_l0': w}\n"
+        "spent = {1: 0.0, 2: 0.0}\n"
+        "for i in range(400):\n"
+        "    n, start = 1 + i // 20 % 2, time.perf_counter()\n"
+        "    f.rnn_forward(x, p, num_threads=n); spent[n] += time.perf_counter() - start\n"
+        "print(spent[2] / spent[1])"
+    )
+    assert float(python(code)) < 4

@@ -58,7 +58,7 @@ static void pack_run_input(const struct job *job, const struct rows *list, int i
             for (int64_t j = 0; j < lanes; j++)
                 v_store(packed + (k + j) * RUN_ROWS + i, x[j]);
         }
-        if (end > size)
+        if (begin <= size && size < end) /* and not where the member has no elements */
             v_store(packed + size * RUN_ROWS + i, v_set1(1));
     }
 }

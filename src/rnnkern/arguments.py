@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -90,8 +90,32 @@ def parameter_shapes(
     return {name: shape(name) for name in parameter_names(num_layers, num_directions, bias)}
 
 
-def network(cell: str, params: Mapping[str, Array]) -> tuple[_core.Net, list[Array | None]]:
-    """The description of the stack, and its weights four by four with None for missing biases."""
+def initial_shapes(
+    cell: str, hidden_size: int, num_layers: int, num_directions: int
+) -> dict[str, Shape]:
+    """Names and shapes of learned initial states: initial_h_l0 (H,) ..., for the LSTM also c."""
+    return {
+        f"initial_{part}_l{layer}{suffix}": (hidden_size,)
+        for part in state_names(cell)
+        for layer in range(num_layers)
+        for suffix in ("", "_reverse")[:num_directions]
+    }
+
+
+def state_names(cell: str) -> tuple[str, ...]:
+    return ("h", "c") if cell == "lstm" else ("h",)
+
+
+class Network(NamedTuple):
+    """A stack as the kernels take it."""
+
+    net: _core.Net
+    weights: list[Array | None]  # four by four, None for missing biases
+    initial: Array | None  # learned initial states (h or h and c, L*D, H)
+
+
+def network(cell: str, params: Mapping[str, Array]) -> Network:
+    """What a mapping of parameters describes."""
     check_mapping("params", params, "a mapping of names to arrays, or what pack returns")
     for name in ("weight_ih_l0", "weight_hh_l0"):
         if name not in params:
@@ -111,13 +135,23 @@ def network(cell: str, params: Mapping[str, Array]) -> tuple[_core.Net, list[Arr
             raise ValueError(f"{name}: expected a non-empty matrix, got shape {arrays[name].shape}")
     sizes = (arrays["weight_ih_l0"].shape[1], arrays["weight_hh_l0"].shape[1])
     shapes = parameter_shapes(GATES[cell], *sizes, layers, directions, bias)
+    learned = initial_shapes(cell, sizes[1], layers, directions) if "initial_h_l0" in arrays else {}
+    weights = list(shapes)
+    shapes |= learned
     check_names(f"params of {layers} layer(s) and {directions} direction(s)", arrays, shapes)
     for name, expected in shapes.items():
         check_shape(name, arrays[name], expected)
         if (found := arrays[name].dtype.newbyteorder("=")) != dtype:
             raise TypeError(f"{name}: expected {dtype} as weight_ih_l0 is, got {found}")
     net = _core.Net(cell, dtype, isa.level(), bias, *sizes, layers, directions)
-    return net, by_kind([_dense(arrays[name], dtype) for name in shapes], bias)
+    dense = {name: _dense(arrays[name], dtype) for name in shapes}
+    initial = stacked_initial(cell, [dense[name] for name in learned])
+    return Network(net, by_kind([dense[name] for name in weights], bias), initial)
+
+
+def stacked_initial(cell: str, arrays: Sequence[Array]) -> Array | None:
+    """Learned initial states in the order of initial_shapes as (h or h and c, L*D, H), a copy."""
+    return np.array(arrays).reshape(len(state_names(cell)), -1, arrays[0].size) if arrays else None
 
 
 def by_kind(arrays: Sequence[Array], bias: bool) -> list[Array | None]:
@@ -213,7 +247,7 @@ class Layout:
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        return ("h", "c") if self.net.cell == "lstm" else ("h",)
+        return state_names(self.net.cell)
 
     def states(self, name: str, s: Any, *shapes: Shape) -> tuple[Array, ...] | None:
         """States as a tuple of dense arrays, all of one of the shapes (default: state_shape)."""
@@ -235,6 +269,16 @@ class Layout:
             got = f"{dense[0].shape} and {dense[-1].shape}"
             raise ValueError(f"{name}: expected h and c of the same shape, got {got}")
         return dense
+
+    def learned(
+        self, initial: Array, hx: tuple[Array, ...] | None, restart: tuple[Array, ...] | None
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        """hx and restart_state, where None stands for the learned states."""
+        if hx is None:
+            start = initial[:, :, None] if self.batched else initial
+            shape = (len(initial), *self.state_shape)
+            hx = tuple(np.array(np.broadcast_to(start, shape), order="C"))
+        return hx, tuple(initial) if restart is None else restart
 
     def new_states(self) -> tuple[Array, ...]:
         return tuple(np.empty(self.state_shape, self.net.dtype) for _ in self.state_names)

@@ -34,6 +34,7 @@ from .arguments import (
     as_resets,
     as_states,
     by_kind,
+    initial_shapes,
     kernel_cell,
     network,
     new_block,
@@ -116,10 +117,12 @@ class ForwardOptions(TypedDict, total=False):
 class Packed:
     """Weights as the kernels read them, made by ``pack``: immutable, cheap to share."""
 
-    __slots__ = ("_block", "_net")
+    __slots__ = ("_block", "_initial", "_net")
 
-    def __init__(self, net: _core.Net, weights: list[Array | None]) -> None:
-        self._net = net
+    def __init__(
+        self, net: _core.Net, weights: list[Array | None], initial: Array | None = None
+    ) -> None:
+        self._net, self._initial = net, initial
         self._block = new_block(_core.sizes(net, new_call(0, 0))[0])
         _core.pack(net, weights, self._block)
 
@@ -132,6 +135,11 @@ class Packed:
     def block(self) -> Array:
         """The packed weights, bytes."""
         return self._block
+
+    @property
+    def initial(self) -> Array | None:
+        """Learned initial states (h or h and c, L*D, H)."""
+        return self._initial
 
     def __reduce__(self) -> Any:
         raise TypeError("cannot pickle packed weights: pickle the weights, and pack them there")
@@ -218,6 +226,9 @@ def _forward(
     restart = layout.states(
         "restart_state", restart_state, *dict.fromkeys((layout.state_shape, shared))
     )
+    learned = (hx is None, restart is None) if packed.initial is not None else (False, False)
+    if packed.initial is not None:
+        hx_parts, restart = layout.learned(packed.initial, hx_parts, restart)
     kind = _core.RESTART_ZERO
     if restart is not None:
         kind = _core.RESTART_PER_ROW if restart[0].ndim == 3 else _core.RESTART_SHARED
@@ -263,7 +274,7 @@ def _forward(
     if not record:
         return (y, as_states(hx_n), gates) if trace else (y, as_states(hx_n))
     kept = Tape(packed, call, layout, x_rows, tape, restart, shape, spare)
-    kept.trace = gates
+    kept.trace, kept._learned = gates, learned
     return y, as_states(hx_n), kept
 
 
@@ -326,6 +337,7 @@ class Tape:
         """The gates, where they were asked for."""
         self.state_grad_norms: States | None = None
         """After ``backward(state_grads=True)``."""
+        self._learned = (False, False)  # whether rows start, and restart, from learned states
 
     @property
     def cell(self) -> str:
@@ -341,8 +353,9 @@ class Tape:
     def shapes(self) -> Mapping[str, Shape]:
         """Names and shapes of the parameters, and so of ``grads``."""
         net = self._packed.net
-        stack = (net.input_size, net.hidden_size, net.num_layers, net.num_directions)
-        return parameter_shapes(GATES[net.cell], *stack, net.bias)
+        stack = (net.hidden_size, net.num_layers, net.num_directions)
+        shapes = parameter_shapes(GATES[net.cell], net.input_size, *stack, net.bias)
+        return shapes if self._packed.initial is None else shapes | initial_shapes(net.cell, *stack)
 
     def backward(
         self,
@@ -388,7 +401,7 @@ class Tape:
         net, layout = self._packed.net, self._layout
         dy_rows = None if dy is None else layout.sequence("dy", dy, *self._output_shape)
         dhx_n_parts = layout.states("dhx_n", dhx_n)
-        targets = self._targets(self.grads if grads is None else grads)
+        targets, initial_targets = self._targets(self.grads if grads is None else grads)
         boolean("retain", retain)
         clip = 0.0 if clip_state_grad is None else number("clip_state_grad", clip_state_grad)
         if clip_state_grad is not None and clip == 0:
@@ -426,7 +439,9 @@ class Tape:
             if self._spare is not None and block is not None:
                 self._spare[:] = [block]
             self._block = None
-        self.restart_state_grad = None if drestart is None else as_states(drestart)
+        self._add_initial(initial_targets, dhx, drestart)
+        own = drestart if drestart is None or not self._learned[1] else None
+        self.restart_state_grad = None if own is None else as_states(own)
         self.state_grad_norms = None
         if norms is not None:
             parts = norms.swapaxes(0, 1)  # (states, L*D, T, B)
@@ -443,11 +458,34 @@ class Tape:
         dtype = self._packed.net.dtype
         return {name: np.zeros(shape, dtype) for name, shape in self.shapes.items()}
 
-    def _targets(self, grads: Mapping[str, Array] | None) -> list[Array | None] | None:
+    def _targets(
+        self, grads: Mapping[str, Array] | None
+    ) -> tuple[list[Array | None] | None, list[Array]]:
+        """Where gradients of weights go, and those of learned initial states."""
         if grads is None:
-            return None
-        net = self._packed.net
-        return by_kind(list(as_targets(grads, self.shapes, net.dtype).values()), net.bias)
+            return None, []
+        net, initial = self._packed.net, self._packed.initial
+        targets = list(as_targets(grads, self.shapes, net.dtype).values())
+        weights = len(targets) - (0 if initial is None else initial[..., 0].size)
+        return by_kind(targets[:weights], net.bias), targets[weights:]
+
+    def _add_initial(
+        self,
+        targets: list[Array],
+        dhx: tuple[Array, ...],
+        drestart: tuple[Array, ...] | None,
+    ) -> None:
+        """Sums over the rows that restart from the learned states, then over those that start."""
+        starts, restarts = self._learned
+        at = iter(targets)
+        for part, dstart in enumerate(dhx):
+            total = np.zeros((len(dstart), dstart.shape[-1]), dstart.dtype)
+            if restarts and drestart is not None:
+                total += drestart[part]
+            if starts:
+                total += dstart.sum(axis=1) if dstart.ndim == 3 else dstart
+            for gradient, target in zip(total, at, strict=False):
+                target += gradient
 
     def __reduce__(self) -> Any:
         raise TypeError(

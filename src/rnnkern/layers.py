@@ -291,6 +291,9 @@ class RNN(_Layer[Array]):
         batch_first: x and y are (B, T, ...) rather than (T, B, ...). States never are.
         dropout: probability of zeroing an output between layers, when recording.
         bidirectional: also run from the end; y has both directions' outputs, 2*H features.
+        learn_initial_state: each layer and direction has a parameter initial_h_l0 (H,) ..., for the
+            LSTM initial_c_l0 too, zero at first, from which rows start where no hx is given, and
+            restart where no restart_state is.
         dtype: float32 or float64.
         seed: an int makes the first values of the parameters, uniform in +-1/sqrt(H), and the
             dropout masks reproducible.
@@ -311,6 +314,7 @@ class RNN(_Layer[Array]):
         dropout: float = 0.0,
         bidirectional: bool = False,
         *,
+        learn_initial_state: bool = False,
         dtype: DTypeLike = np.float32,
         seed: Seed = None,
     ) -> None:
@@ -325,6 +329,7 @@ class RNN(_Layer[Array]):
             batch_first=batch_first,
             dropout=dropout,
             bidirectional=bidirectional,
+            learn_initial_state=learn_initial_state,
         )
 
 
@@ -334,8 +339,8 @@ class LSTM(_Layer[Pair]):
     Rows of the weights are in the order i, f, g, o; the state is a tuple (h, c).
 
     Args:
-        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, dtype, seed:
-            see `RNN`.
+        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
+            learn_initial_state, dtype, seed: see `RNN`.
         proj_size: must be 0; projections are not available yet.
     """
 
@@ -353,6 +358,7 @@ class LSTM(_Layer[Pair]):
         bidirectional: bool = False,
         proj_size: int = 0,
         *,
+        learn_initial_state: bool = False,
         dtype: DTypeLike = np.float32,
         seed: Seed = None,
     ) -> None:
@@ -366,6 +372,7 @@ class LSTM(_Layer[Pair]):
             batch_first=batch_first,
             dropout=dropout,
             bidirectional=bidirectional,
+            learn_initial_state=learn_initial_state,
             proj_size=proj_size,
         )
 
@@ -376,8 +383,8 @@ class GRU(_Layer[Array]):
     Rows of the weights are in the order r, z, n.
 
     Args:
-        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, dtype, seed:
-            see `RNN`.
+        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
+            learn_initial_state, dtype, seed: see `RNN`.
         reset_after: True for n = tanh(W x + b_ih + r (U h + b_hh)), the form of torch and cuDNN;
             False for n = tanh(W x + b_ih + U (r h) + b_hh), that of Cho et al. and ONNX's default.
     """
@@ -397,6 +404,7 @@ class GRU(_Layer[Array]):
         bidirectional: bool = False,
         *,
         reset_after: bool = True,
+        learn_initial_state: bool = False,
         dtype: DTypeLike = np.float32,
         seed: Seed = None,
     ) -> None:
@@ -410,5 +418,6 @@ class GRU(_Layer[Array]):
             batch_first=batch_first,
             dropout=dropout,
             bidirectional=bidirectional,
+            learn_initial_state=learn_initial_state,
             reset_after=reset_after,
         )

@@ -16,10 +16,12 @@ from . import _core, functional, isa
 from .arguments import (
     GATES,
     by_kind,
+    initial_shapes,
     kernel_cell,
     nonlinearity_of,
     parameter_count,
     parameter_shapes,
+    stacked_initial,
 )
 from .functional import Packed
 from .parameters import Module, check_fits
@@ -49,6 +51,7 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "bidirectional": boolean,
     "proj_size": _no_projection,
     "reset_after": boolean,
+    "learn_initial_state": boolean,
 }
 _ASSIGNABLE = ("batch_first", "dropout")
 
@@ -71,6 +74,9 @@ class Recurrent(Module):
             raise type(error)(f"seed: {error}") from None
         bound = 1 / math.sqrt(self.hidden_size)
         self.flat_params = rng.uniform(-bound, bound, self.flat_params.size)
+        for name in self.params:
+            if name.startswith("initial"):
+                self.params[name].fill(0)
         self._dropout_seed = int(rng.integers(2**64, dtype=np.uint64))
 
     def _build(self, dtype: DTypeLike, options: Mapping[str, Any]) -> None:
@@ -79,7 +85,10 @@ class Recurrent(Module):
             setattr(self, name, CHECKS[name](name, value))
         gates, stack = GATES[self._kernel_cell], (*self._sizes, *self._stack)
         check_fits(*parameter_count(gates, *stack, self.bias), dtype)  # before there are names
-        super().__init__(self._shapes(parameter_shapes(gates, *stack, self.bias)), dtype)
+        shapes = parameter_shapes(gates, *stack, self.bias)
+        if options.get("learn_initial_state"):
+            shapes |= initial_shapes(self._cell, self.hidden_size, *self._stack)
+        super().__init__(self._shapes(shapes), dtype)
         self._spare: list[Array] = []  # the memory of the last tape, for the next
 
     def __getstate__(self) -> dict[str, Any]:
@@ -136,7 +145,10 @@ class Recurrent(Module):
         return self._bind(self._pack())
 
     def _pack(self) -> Packed:
-        return Packed(self._net, by_kind(list(self.params.values()), self.bias))
+        arrays = list(self.params.values())
+        weights = self._stack[0] * self._stack[1] * (4 if self.bias else 2)
+        initial = stacked_initial(self._cell, arrays[weights:])
+        return Packed(self._net, by_kind(arrays[:weights], self.bias), initial)
 
     @property
     def _sizes(self) -> tuple[int, int]:

@@ -1,44 +1,76 @@
-"""How many threads the kernels use.
+"""How many threads the kernels use at most; results do not depend on it.
 
 The default is ``RNNKERN_NUM_THREADS``, or else ``OMP_NUM_THREADS``, or else the number of CPUs that
-this process may use: its affinity, capped by the quota of its cgroup (v1 or v2). Results do not
-depend on it.
+this process may use: its affinity, capped by the quotas of its cgroup and of all cgroups around it
+(v1 or v2). It is found once, at import: a process whose affinity or quota changes later, such as a
+worker that gets pinned to one CPU, calls `set_num_threads`. The limits of ``threadpoolctl``, where
+that is installed, are limits of this number.
+
+Calls use fewer threads where their work is small, where another thread's call uses the team, and
+for a while where it turned out that the machine's cores are busy with something else.
 """
 
 import math
 import os
 
-_CGROUP = "/sys/fs/cgroup"
+from . import _threadpoolctl
+from .validation import positive_int
+
+_MOST = 1024  # a bound for C's int; the team has its own
+_CGROUPS = "/sys/fs/cgroup"
+_OWN_CGROUP = "/proc/self/cgroup"
 
 
-def _words(*path: str | os.PathLike[str]) -> list[str]:
+def _read(*path: str | os.PathLike[str]) -> str:
     with open(os.path.join(*path)) as file:  # pathlib would be half of the package's import time
-        return file.read().split()
+        return file.read()
 
 
-def _cgroup_quota(root: str | os.PathLike[str] = _CGROUP) -> float:
-    """CPUs that the cgroup's quota amounts to; infinity where there is none."""
-    try:
-        quota, period = _words(root, "cpu.max")[:2]
-    except (OSError, ValueError):
+def _quota_of(folder: str) -> float:
+    """CPUs that the quota of one cgroup amounts to; infinity where there is none."""
+    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
         try:
-            (quota,) = _words(root, "cpu", "cpu.cfs_quota_us")
-            (period,) = _words(root, "cpu", "cpu.cfs_period_us")
-        except (OSError, ValueError):
-            return math.inf
+            quota, period = " ".join(_read(folder, name) for name in names).split()
+            share = float(quota) / float(period)
+        except (OSError, ValueError, ZeroDivisionError):  # ValueError: "max", no quota
+            continue
+        if share > 0:
+            return share
+    return math.inf
+
+
+def _cgroup_quota(
+    root: str | os.PathLike[str] = _CGROUPS, own: str | os.PathLike[str] = _OWN_CGROUP
+) -> float:
+    """The least quota of this process's cgroup and of those that it lies in.
+
+    A container may see itself as the root and yet be told its path on the host: folders that are
+    not there are passed over, and the root is always asked.
+    """
     try:
-        share = float(quota) / float(period)
-    except (ValueError, ZeroDivisionError):  # "max": no quota
-        return math.inf
-    return share if share > 0 else math.inf
+        lines = _read(own).splitlines()
+    except OSError:
+        lines = ["0::/", "1:cpu:/"]
+    least = math.inf
+    for line in lines:  # number of the hierarchy, its controllers (none: v2), path
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        for mount in ("cpu", "cpu,cpuacct") if controllers else (".",):
+            folders = [name for name in path.split("/") if name]
+            for depth in range(len(folders) + 1):
+                least = min(least, _quota_of(os.path.join(root, mount, *folders[:depth])))
+    return least
 
 
 def _environment() -> int | None:
-    for name in ("RNNKERN_NUM_THREADS", "OMP_NUM_THREADS"):
-        text = os.environ.get(name, "").split(",")[0].strip()
-        if text.isdecimal() and int(text) > 0:
-            return int(text)
-    return None
+    text = os.environ.get("RNNKERN_NUM_THREADS", "").strip()
+    if text:
+        if not text.isdecimal() or int(text) < 1:
+            raise ValueError(f"RNNKERN_NUM_THREADS: expected a positive integer, got {text!r}")
+        return min(int(text), _MOST)
+    text = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # not ours to complain of
+    return min(int(text), _MOST) if text.isdecimal() and int(text) > 0 else None
 
 
 def _default() -> int:
@@ -75,10 +107,7 @@ def chosen(num_threads: object) -> int:
 
 def checked(n: object, name: str = "num_threads") -> int:
     """``n`` as a positive int, or an error that names it."""
-    try:
-        value = n.__index__()  # type: ignore[attr-defined]
-    except AttributeError:
-        raise TypeError(f"{name} must be an integer, got {type(n).__name__}") from None
-    if isinstance(n, bool) or value < 1:
-        raise ValueError(f"{name} must be a positive integer, got {n!r}")
-    return int(min(value, 1024))
+    return min(positive_int(name, n), _MOST)
+
+
+_threadpoolctl.watch(get_num_threads, set_num_threads)

@@ -1,11 +1,13 @@
 /* The team of threads: it grows when more are asked for, serves smaller calls too, leaves a second caller to work alone,
- * is called thousands of times in a row, and starts anew in the child of a fork. Every call's results are compared.
+ * is called thousands of times in a row, lets callers work alone where it lacks cores, and starts anew in the child of a
+ * fork. Every call's results are compared.
  *
  *   threads [times] [noforks]   times: how often (10); noforks: for ThreadSanitizer and qemu-user, which do not follow
  *                               threads into a child
  */
 #define _POSIX_C_SOURCE 200809L
 
+#include "parallel.h"
 #include "problem.h"
 
 #include <pthread.h>
@@ -160,6 +162,27 @@ static void test_callers(int calls)
         pthread_join(callers[i].thread, NULL);
 }
 
+/* Teams of up to six beside two busy callers: calls change between the team and the caller alone. */
+static void test_lack_of_cores(int calls)
+{
+    atomic_int stop = 0;
+    struct caller busy[2];
+    struct work w;
+    open_work(&w, small_case);
+    rk_team_insist(0);
+    for (int i = 0; i < 2; i++) {
+        busy[i] = (struct caller){.line = other_case, .threads = 1, .stop = &stop};
+        start_caller(&busy[i]);
+    }
+    for (int i = 0; i < calls && !failures(); i++)
+        check_run(&w, 2 + i % 5, split_of(i), "where cores lack");
+    atomic_store(&stop, 1);
+    for (int i = 0; i < 2; i++)
+        pthread_join(busy[i].thread, NULL);
+    rk_team_insist(1);
+    close_work(&w);
+}
+
 /* Runs on a team in a child; and, `depth` times, in a child of its own. */
 static void check_in_child(const struct work *w, int depth, const char *when)
 {
@@ -214,11 +237,13 @@ int main(int argc, char **argv)
 {
     const int times = argc > 1 ? atoi(argv[1]) : 10;
     alarm(TIME_LIMIT);
+    rk_team_insist(1);
     test_grow_and_shrink();
     test_subnormals();
     test_short_calls(500 * times);
     test_pauses(50 * times);
     test_callers(50 * times);
+    test_lack_of_cores(50 * times);
     if (argc < 3) {
         test_fork();
         test_fork_in_a_call(3 * times);
