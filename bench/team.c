@@ -10,6 +10,8 @@ static void barriers(void *context, const struct rk_member *member)
 /* `calls` calls of the team, each of which meets at `count` barriers. */
 void team_run(int threads, int calls, int count)
 {
+    rk_team_insist(1);
     for (; calls > 0; calls--)
         rk_team_run(threads, barriers, &count);
+    rk_team_insist(0);
 }

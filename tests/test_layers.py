@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import tracemalloc
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -1229,3 +1230,38 @@ def test_the_memory_of_a_tape_serves_the_next() -> None:
     much_smaller = layer.record(x[:1, :1])[2]
     assert much_smaller._block is not block
     assert copy.deepcopy(layer)._spare == pickle.loads(pickle.dumps(layer))._spare == []
+
+
+@pytest.mark.parametrize("num_layers", [1, 3])
+@pytest.mark.parametrize("all_layers", [False, True])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_inference_in_pieces(
+    monkeypatch: pytest.MonkeyPatch, num_layers: int, all_layers: bool, batch_first: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    layer = rk.LSTM(3, 5, num_layers=num_layers, batch_first=batch_first, seed=0)
+    x = rng.standard_normal((6, 7, 3)).astype(np.float32)
+    steps = x.shape[1 if batch_first else 0]
+    lengths = rng.integers(0, steps + 1, x.shape[0 if batch_first else 1])
+    options: Any = {"lengths": lengths, "resets": rng.random(x.shape[:2]) < 0.2}
+    options["restart_state"] = tuple(rng.standard_normal((2, num_layers, 5)).astype(np.float32))
+    want, state = layer(x, all_layers=all_layers, **options)
+    for piece in (1, 3):
+        monkeypatch.setattr(rk.functional, "_piece", lambda net, call, n=piece: n)
+        y, again = layer(x, all_layers=all_layers, **options)
+        np.testing.assert_array_equal(y, want)
+        np.testing.assert_array_equal(again, state)
+        _, again = layer(x, need_output=False, **options)
+        np.testing.assert_array_equal(again, state)
+
+
+def test_memory_of_inference_does_not_grow_with_the_steps() -> None:
+    layer = rk.GRU(3, 64, num_layers=3, seed=0)
+    few, many = (layer.memory_estimate(n, 2, record=False) for n in (10_000, 1_000_000))
+    assert many["workspace"] == few["workspace"]
+    x = np.zeros((50_000, 2, 3), np.float32)
+    tracemalloc.start()
+    layer(x, need_output=False)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.1 * (few["workspace"] + few["packed"]) + 100_000

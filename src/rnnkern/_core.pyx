@@ -230,6 +230,15 @@ cdef class Call:
     def restart_kind(self):
         return <int>self.c.restart_kind
 
+    def part(self, int64_t start, int64_t stop):
+        """The same call on some of the steps; itself for all of them. Of inference."""
+        if start == 0 and stop == self.c.steps:
+            return self
+        lengths = None if self.lengths is None else np.clip(self.lengths - start, 0, stop - start)
+        resets = None if self.resets is None else self.resets[start:stop]
+        return Call(stop - start, self.c.rows, lengths, resets, self.c.restart_kind, self.c.keep, self.c.segment,
+                    self.c.dropout, self.c.seed, self.c.threads, SPLITS[<int>self.c.split])
+
     def for_backward(self, Net net, int threads, str split="auto", double clip=0.0, state_norms=None):
         """The same call on another number of threads, with what backward may do besides.
 
@@ -534,19 +543,19 @@ cdef class StreamBase(Stepper):
     cdef tuple some
     cdef rnnkern_states at, some_at
     cdef int64_t batch
-    cdef cnp.ndarray taken  # a byte for each row, zero but while rows are checked
+    cdef cnp.ndarray taken, chosen  # for each row a byte, zero but while rows are checked, and a place for rows
 
     def hold(self, Net net, packed, workspace, int threads, tuple states, tuple some):
         """Steps of the rows of these states with these packed weights. In one call, so that no error, be it a
         KeyboardInterrupt, leaves half of it."""
         cdef int64_t batch = states[0].shape[1], rows = some[0].shape[1]
         cdef rnnkern_states at = states_of(states, net, batch), some_at = states_of(some, net, rows)
-        cdef cnp.ndarray taken = np.zeros(batch, np.uint8)
+        cdef cnp.ndarray taken = np.zeros(batch, np.uint8), chosen = np.empty(batch, np.int64)
         if rows < min(batch, 1):
             raise ValueError("a step needs memory for a row")
         self.bind(net, packed, workspace, rows, threads)
         self._states, self.some, self.at, self.some_at = states, some, at, some_at
-        self.batch, self.taken = batch, taken
+        self.batch, self.taken, self.chosen = batch, taken, chosen
 
     def step(self, x, out=None, rows=None):
         """One step.
@@ -584,7 +593,7 @@ cdef class StreamBase(Stepper):
         if rows is not None:
             if not self.are_rows(rows):
                 return None
-            n, index = cnp.PyArray_SIZE(<cnp.ndarray>rows), <const int64_t *>cnp.PyArray_DATA(<cnp.ndarray>rows)
+            n, index = cnp.PyArray_SIZE(<cnp.ndarray>rows), <const int64_t *>cnp.PyArray_DATA(self.chosen)
         if self.rows_in(x, self.net.c.input_size) != n:
             return None
         cdef int ndim = cnp.PyArray_NDIM(<cnp.ndarray>x)
@@ -602,7 +611,8 @@ cdef class StreamBase(Stepper):
         return y
 
     cdef bint are_rows(self, rows) noexcept:
-        """Whether it is a contiguous int64 (n,) array of distinct rows in range."""
+        """Whether it is a contiguous int64 (n,) array of distinct rows in range; then `chosen` holds them, safe from
+        another thread that writes into the array meanwhile."""
         if not cnp.PyArray_CheckExact(rows):
             return False
         cdef cnp.ndarray a = rows
@@ -610,12 +620,17 @@ cdef class StreamBase(Stepper):
             return False
         cdef const int64_t *index = <const int64_t *>cnp.PyArray_DATA(a)
         cdef uint8_t *taken = <uint8_t *>cnp.PyArray_DATA(self.taken)
-        cdef int64_t n = cnp.PyArray_DIM(a, 0), good = 0, i
-        while good < n and 0 <= index[good] < self.batch and not taken[index[good]]:
-            taken[index[good]] = True
+        cdef int64_t *chosen = <int64_t *>cnp.PyArray_DATA(self.chosen)
+        cdef int64_t n = cnp.PyArray_DIM(a, 0), good = 0, row, i
+        while good < n:
+            row = index[good]
+            if not 0 <= row < self.batch or taken[row]:
+                break
+            taken[row] = True
+            chosen[good] = row
             good += 1
         for i in range(good):
-            taken[index[i]] = False
+            taken[chosen[i]] = False
         return good == n
 
     def _advance(self, x, y, rows):

@@ -255,27 +255,52 @@ def _forward(
     if out is not None:  # what it overlaps is copied first
         x_rows, hx_parts, restart = (_apart(a, out) for a in (x_rows, hx_parts, restart))
     hx_n = layout.new_states()
+    if not record and not trace:
+        _infer(packed, call, x_rows, hx_parts, restart, y_rows, hx_n)
+        return y, as_states(hx_n)
     _, tape_size, workspace_size, _ = _core.sizes(net, call)
-    tape = _tape_block(tape_size, spare) if record or trace else None
-    workspace = new_block(workspace_size)
-    _core.forward(
-        net,
-        call,
-        packed.block,
-        x_rows,
-        hx_parts,
-        restart,
-        y_rows,
-        hx_n,
-        tape,
-        workspace,
-    )
+    tape, workspace = _tape_block(tape_size, spare), new_block(workspace_size)
+    arrays = (x_rows, hx_parts, restart, y_rows, hx_n, tape, workspace)
+    _core.forward(net, call, packed.block, *arrays)
     gates = _unpacked(net, call, layout, tape, workspace) if trace else None
     if not record:
-        return (y, as_states(hx_n), gates) if trace else (y, as_states(hx_n))
+        return y, as_states(hx_n), gates
     kept = Tape(packed, call, layout, x_rows, tape, restart, shape, spare)
     kept.trace, kept._learned = gates, learned
     return y, as_states(hx_n), kept
+
+
+_BETWEEN_LAYERS = 1 << 22  # bytes of their sequences in inference: they stay in the cache
+
+
+def _piece(net: _core.Net, call: _core.Call) -> int:
+    """The steps that inference takes through all layers at a time.
+
+    So its memory does not grow with the steps. A reverse direction has to start at the end.
+    """
+    if net.num_directions == 2:
+        return call.steps
+    step = 2 * call.rows * net.hidden_size * net.dtype.itemsize
+    return min(call.steps, max(1, _BETWEEN_LAYERS // max(1, step)))
+
+
+def _infer(
+    packed: Packed,
+    call: _core.Call,
+    x: Array,
+    hx: tuple[Array, ...] | None,
+    restart: tuple[Array, ...] | None,
+    y: Array | None,
+    hx_n: tuple[Array, ...],
+) -> None:
+    net, piece = packed.net, _piece(packed.net, call)
+    workspace = new_block(_core.sizes(net, call.part(0, piece))[2])
+    for start in range(0, max(1, call.steps), max(1, piece)):  # once where there are no steps
+        stop = min(start + piece, call.steps)
+        y_part = None if y is None else y[..., start:stop, :, :]
+        arrays = (x[start:stop], hx, restart, y_part, hx_n, None, workspace)
+        _core.forward(net, call.part(start, stop), packed.block, *arrays)
+        hx = hx_n
 
 
 def _output_shape(net: _core.Net, all_layers: bool) -> tuple[int, ...]:
@@ -632,6 +657,8 @@ def net_call(
 def net_memory(net: _core.Net, call: _core.Call) -> dict[str, int]:
     """memory_estimate of a call."""
     packed, tape, forward, backward = _core.sizes(net, call)
+    if call.keep == _core.KEEP_NONE:
+        forward = _core.sizes(net, call.part(0, _piece(net, call)))[2]
     features = net.num_directions * net.hidden_size
     states = (2 if net.cell == "lstm" else 1) * net.num_layers * features
     outputs = net.dtype.itemsize * call.rows * (call.steps * features + states)
