@@ -149,3 +149,8 @@ def test_a_stream_starts_from_them() -> None:
     np.testing.assert_array_equal(np.stack([stream.step(step) for step in x]), y)
     stream.reset([1])
     np.testing.assert_array_equal(stream.step(x[0])[1], y[0, 1])
+    layer.params["initial_h_l0"][:] = 7
+    twin = stream.fork()
+    for again in (stream, twin):
+        again.refresh()
+        assert (again.restart_state[0][0] == 7).all()

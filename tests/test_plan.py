@@ -19,7 +19,7 @@ SMALL = rk.GRU(3, 16, seed=0)
         (BIG, 100, 1, 2, 2, "units", "few rows"),
         (rk.LSTM(40, 32, seed=0), 1000, 1, 2, 1, None, "recurrent matrix"),
         (SMALL, 2, 1, 2, 1, None, "too short"),
-        (SMALL, 0, 0, 2, 1, None, "too short"),
+        (SMALL, 0, 0, 2, 1, None, "only one"),
     ],
 )
 def test_threads_and_split(layer, steps, rows, num_threads, threads, split, word):

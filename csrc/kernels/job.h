@@ -117,28 +117,40 @@ static int64_t packed_size(const struct job *job)
 
 /* ---- choices */
 
-/* A second thread pays where there is enough work: below 3M multiply-adds waking a sleeping worker takes what it gains. Rows
- * are split (no barrier across time) when each member gets two; else units, when U is too large for one core's L1: at
- * 64 KiB two cores gain 0 to 40 %, as far as they are from each other, at 128 KiB always. */
-#define MIN_WORK_OF_TEAM (3 << 20)
+/* A second thread pays where there is enough work: below these many multiply-adds waking a worker that sleeps takes what it
+ * gains. Rows are split (no barrier across time) when each member gets two; else units, when U is too large for one core's
+ * L1: at 64 KiB two cores gain 0 to 40 %, as far as they are from each other, at 128 KiB always. Reading U, which is what
+ * few rows do, takes twice as long from beyond L2. */
+#define MIN_WORK_OF_ROWS (3 << 20)
+#define MIN_WORK_OF_UNITS (2 << 20)
 #define MIN_BYTES_OF_UNITS (96 << 10)
+#define BYTES_BEYOND_L2 (1 << 20)
+
+static rnnkern_reason reason_for(const struct job *job, int units, int64_t shares)
+{
+    const rnnkern_call *call = job->call;
+    const int64_t recurrent = job->cell->gates * job->hidden * job->hidden, bytes = recurrent * (int64_t)sizeof(real);
+    const double work = (double)(recurrent + job->cell->gates * job->hidden * job->net->input_size) *
+                        (double)job->plan.real_rows * (double)(job->layers * job->directions);
+    const int needed = !units ? MIN_WORK_OF_ROWS : bytes > BYTES_BEYOND_L2 ? MIN_WORK_OF_UNITS / 2 : MIN_WORK_OF_UNITS;
+    if (call->threads == 1)
+        return RNNKERN_ONE_ALLOWED;
+    if (shares < 2)
+        return RNNKERN_ONE_SHARE;
+    if (call->split == RNNKERN_SPLIT_AUTO && work < needed)
+        return RNNKERN_ONE_SMALL_WORK;
+    if (call->split == RNNKERN_SPLIT_AUTO && units && bytes < MIN_BYTES_OF_UNITS)
+        return RNNKERN_ONE_SMALL_MATRIX;
+    return units ? RNNKERN_TEAM_OF_UNITS : RNNKERN_TEAM_OF_ROWS;
+}
 
 static void choose_split(struct job *job)
 {
     const rnnkern_call *call = job->call;
     const int automatic = call->split == RNNKERN_SPLIT_AUTO;
-    const int64_t recurrent = job->cell->gates * job->hidden * job->hidden;
-    const double work = (double)(recurrent + job->cell->gates * job->hidden * job->net->input_size) *
-                        (double)job->plan.real_rows * (double)(job->layers * job->directions);
     const int units = automatic ? call->rows < 2 * call->threads : call->split == RNNKERN_SPLIT_UNITS;
     const int64_t shares = units ? job->panels : call->rows;
-    job->reason = call->threads == 1                     ? RNNKERN_ONE_ALLOWED
-                  : automatic && work < MIN_WORK_OF_TEAM ? RNNKERN_ONE_SMALL_WORK
-                  : automatic && units && recurrent * (int64_t)sizeof(real) < MIN_BYTES_OF_UNITS
-                      ? RNNKERN_ONE_SMALL_MATRIX
-                  : shares < 2 ? RNNKERN_ONE_SHARE
-                  : units      ? RNNKERN_TEAM_OF_UNITS
-                               : RNNKERN_TEAM_OF_ROWS;
+    job->reason = reason_for(job, units, shares);
     job->threads = job->reason >= RNNKERN_TEAM_OF_ROWS ? (int)min_of(call->threads, shares) : 1;
     job->split_units = job->reason == RNNKERN_TEAM_OF_UNITS;
 }

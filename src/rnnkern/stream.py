@@ -24,19 +24,30 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _core, functional, threads
-from .arguments import Array, Layout, States, as_floats, as_states, new_block, new_call
+from .arguments import Layout, States, as_states, new_block, new_call
 from .functional import Packed
+from .validation import (
+    Array,
+    Shape,
+    as_floats,
+    as_integers,
+    as_target,
+    axis_length,
+    boolean,
+    check_shape,
+)
 
 __all__ = ["Stream"]
 
 _FORMAT, _VERSION = "rnnkern-stream", 1  # of saved files
+_AT_ONCE = 256  # rows of a thread whose gates, some MB, a core's cache holds
 
 
 class Stream(_core.StreamBase):
     """Rows (streams) that advance a step at a time through causal layers. Made by ``layer.stream``.
 
     One thread at a time: a call while another thread is inside one raises RuntimeError. Streams of
-    one ``layer.freeze()`` share its packed weights.
+    one ``layer.freeze()`` share its packed weights. A call that raises leaves the stream as it was.
 
     Attributes:
         batch_size: rows, B.
@@ -48,6 +59,7 @@ class Stream(_core.StreamBase):
     _pack: Callable[[], Packed] | None
     _threads: int
     _restart: tuple[Array, ...]
+    _restart_given: bool
     _attached: Array
 
     def __init__(
@@ -58,35 +70,32 @@ class Stream(_core.StreamBase):
         restart_state: Any = None,
         pack: Callable[[], Packed] | None = None,
     ) -> None:
-        if packed.net.num_directions != 1:
+        net = packed.net
+        if net.num_directions != 1:
             raise ValueError(
                 "a bidirectional layer cannot stream: its reverse direction starts at the end"
             )
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer):
-            raise TypeError(f"batch_size must be an integer, got {batch_size!r}")
-        if batch_size < 0:
-            raise ValueError(f"batch_size must be at least 0, got {batch_size}")
         self._pack, self._threads = pack, threads.checked(num_threads)
-        self._use(packed, int(batch_size))
+        shape = (net.num_layers, axis_length("batch_size", batch_size), net.hidden_size)
+        self._use(packed, tuple(np.empty(shape, net.dtype) for _ in _parts(net)))
+        self._attached = np.zeros(shape[1], bool)
         self.restart_state = restart_state
-        self._attached = np.zeros(self.batch_size, bool)
         self.reset()
 
-    def _use(self, packed: Packed, batch_size: int) -> None:
-        """New memory for that many rows; states are not initialised."""
+    def _use(self, packed: Packed, states: tuple[Array, ...]) -> None:
+        """These weights and states from now on, and memory for as many rows."""
         net = packed.net
-        call = new_call(1, batch_size, num_threads=self._threads)
+        rows = min(states[0].shape[1], _AT_ONCE * self._threads)
+        call = new_call(1, rows, num_threads=self._threads)
         workspace = new_block(_core.sizes(net, call)[2])
+        shape = (net.num_layers, rows, net.hidden_size)
+        some = tuple(np.empty(shape, net.dtype) for _ in states)
+        self.hold(net, packed.block, workspace, self._threads, states, some)
         self._packed = packed
-        self.bind(net, packed.block, workspace, batch_size, self._threads)
-        shape = (net.num_layers, batch_size, net.hidden_size)
-        parts = 2 if net.cell == "lstm" else 1
-        states, some = (tuple(np.empty(shape, net.dtype) for _ in range(parts)) for _ in range(2))
-        self.hold(states, some)
 
     @property
     def batch_size(self) -> int:
-        return int(self.states[0].shape[1])
+        return int(self._states[0].shape[1])
 
     @property
     def input_size(self) -> int:
@@ -110,6 +119,7 @@ class Stream(_core.StreamBase):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
+        """For this thread only; nothing outside it may rely on the number of rows."""
         self.enter()
         try:
             yield
@@ -118,35 +128,27 @@ class Stream(_core.StreamBase):
 
     # ---- steps
 
-    def general_step(self, x: ArrayLike, out: Array | None, rows: ArrayLike | None) -> Array:
+    def _general_step(self, x: ArrayLike, out: Array | None, rows: ArrayLike | None) -> Array:
         """``step`` of arguments that it cannot take as they are."""
         index = None if rows is None else self._rows(rows)
-        n = self.batch_size if index is None else len(index)
-        source = np.ascontiguousarray(as_floats(x, "x", self.dtype))
-        shapes = [(n, self.input_size), *([(self.input_size,)] if n == 1 else [])]
-        if np.shape(x) not in shapes:  # before ascontiguousarray makes one dimension of none
-            expected = " or ".join(map(str, shapes))
-            raise ValueError(f"x must have shape {expected}, got {np.shape(x)}")
+        source = np.require(as_floats("x", x, self.dtype), None, ["C", "A"])
+        check_shape("x", source, *self._shapes(self.batch_size if index is None else len(index)))
         shape = (*source.shape[:-1], self.hidden_size)
-        y = np.empty(shape, self.dtype) if out is None else self._output(out, shape)
+        y = np.empty(shape, self.dtype) if out is None else self._checked_out(out, shape)
         if np.may_share_memory(source, y):
             source = source.copy()
-        if index is None:
-            self.step(source, y)
-        else:
-            self.step_some(source, y, index)
+        self._advance(source, y, index)
         return y
 
-    def _output(self, out: Array, shape: tuple[int, ...]) -> Array:
-        if not isinstance(out, np.ndarray) or out.dtype != self.dtype:
-            what = out.dtype if isinstance(out, np.ndarray) else type(out).__name__
-            raise TypeError(f"out must be a {self.dtype} array, got {what}")
-        if out.shape != shape or not out.flags.carray:
-            raise ValueError(
-                f"out must be writeable, C-contiguous and aligned, of shape {shape}, "
-                f"got shape {out.shape} and flags\n{out.flags}"
-            )
-        return out.view(np.ndarray)
+    def _shapes(self, rows: int) -> list[Shape]:
+        """Which shapes the input of a step of so many rows may have."""
+        return [(rows, self.input_size), *([(self.input_size,)] if rows == 1 else [])]
+
+    def _checked_out(self, out: Array, shape: Shape) -> Array:
+        as_target("out", out, shape, self.dtype)
+        if not out.flags.carray:
+            raise ValueError("out: expected a C-contiguous, aligned array, got another")
+        return out
 
     def process(
         self,
@@ -160,25 +162,27 @@ class Stream(_core.StreamBase):
 
         Args:
             chunk: inputs (T, B, I); where B is 1 also (T, I).
-            lengths: how many of the T steps each row makes, integers (B,).
-            resets: booleans (T, B): the row starts again from ``restart_state`` before that step.
+            lengths: how many of the T steps each row makes, integers (B,); for (T, I) an int.
+            resets: booleans (T, B), for (T, I) (T,): the row starts again from ``restart_state``
+                before that step.
             out: an array for the outputs.
 
         Returns:
-            Outputs (T, B, H), or (T, H) for a chunk (T, I); zero behind lengths.
+            Outputs (T, B, H), or (T, H) for a chunk (T, I); zero behind lengths: out where given.
 
         Raises:
             TypeError, ValueError: as calling the layer.
             RuntimeError: another thread is using the stream.
         """
-        x = as_floats(chunk, "chunk", self.dtype)
-        single = x.ndim == 2
-        if x.ndim not in (2, 3) or (1 if single else x.shape[1]) != self.batch_size:
-            raise ValueError(
-                f"chunk must have shape (T, {self.batch_size}, {self.input_size}), got {x.shape}"
-            )
-        states = tuple(s[:, 0] if single else s for s in self.states)
         with self._alone():
+            x = as_floats("chunk", chunk, self.dtype)
+            shapes = self._shapes(self.batch_size)
+            if x.shape[1:] not in shapes:
+                expected = " or ".join(f"(T, {str(shape).strip('(),')})" for shape in shapes)
+                raise ValueError(f"chunk: expected shape {expected}, got {x.shape}")
+            single = x.ndim == 2
+            states = tuple(s[:, 0] if single else s for s in self._states)
+            y: Array
             y, after = functional._forward(
                 self.net.cell,
                 x,
@@ -192,8 +196,7 @@ class Stream(_core.StreamBase):
             )
             for own, new in zip(states, after if len(states) > 1 else (after,), strict=True):
                 own[...] = new
-        result: Array = y
-        return result
+        return y
 
     # ---- states
 
@@ -201,48 +204,64 @@ class Stream(_core.StreamBase):
     def state(self) -> States:
         """A copy of the states: h (L, B, H), for the LSTM (h, c). Assignment copies in."""
         with self._alone():
-            return as_states(tuple(s.copy() for s in self.states))
+            return as_states(tuple(s.copy() for s in self._states))
 
     @state.setter
     def state(self, value: Any) -> None:
-        given = self._checked(value, "state", self.states[0].shape)
         with self._alone():
-            for own, new in zip(self.states, given, strict=True):
+            given = self._checked(value, "state", self._states[0].shape)
+            for own, new in zip(self._states, given, strict=True):
                 own[...] = new
 
     @property
     def restart_state(self) -> States:
-        """From where ``reset``, ``attach`` and ``resets`` start: h (L, H), for the LSTM (h, c)."""
+        """Where ``reset``, ``attach`` and ``resets`` start: h (L, H), for the LSTM (h, c); a copy.
+
+        Assignment copies in, and changes no row; None stands for the learned initial states, or
+        zeros where the layer has none.
+        """
         return as_states(tuple(s.copy() for s in self._restart))
 
     @restart_state.setter
     def restart_state(self, value: Any) -> None:
         shape = (self.num_layers, self.hidden_size)
+        self._restart_given = value is not None
         if value is None:
-            value = as_states(tuple(np.zeros(shape, self.dtype) for _ in self.states))
+            learned = self._packed.initial
+            zeros = np.zeros((len(_parts(self.net)), *shape), self.dtype)
+            value = as_states(tuple(zeros if learned is None else learned))
         self._restart = tuple(s.copy() for s in self._checked(value, "restart_state", shape))
 
-    def _checked(self, value: Any, name: str, shape: tuple[int, ...]) -> tuple[Array, ...]:
-        layout = Layout(
-            self.net, np.empty((0, self.batch_size, self.input_size), self.dtype), False
-        )
-        states = layout.states(value, name, shape)
+    def _checked(self, value: Any, name: str, shape: Shape) -> tuple[Array, ...]:
+        layout = Layout(self.net, (0, 0, self.input_size), False)
+        states = layout.states(name, value, shape)
         if states is None:
-            raise TypeError(f"{name} must be an array or a tuple (h, c), got None")
+            raise TypeError(f"{name}: expected an array, for the LSTM a tuple (h, c), got None")
         return states
 
     def reset(self, rows: ArrayLike | None = None) -> None:
-        """Sets the states of all or some rows to ``restart_state``."""
-        index = slice(None) if rows is None else self._rows(rows)
+        """Sets the states of all or some rows to ``restart_state``.
+
+        Args:
+            rows: distinct integers (n,); None means all.
+        """
         with self._alone():
-            for own, start in zip(self.states, self._restart, strict=True):
-                own[:, index] = start[:, None]
+            self._start(slice(None) if rows is None else self._rows(rows))
+
+    def _start(self, rows: Array | slice | int) -> None:
+        for own, start in zip(self._states, self._restart, strict=True):
+            own[:, rows] = start if isinstance(rows, int) else start[:, None]
 
     def fork(self) -> Stream:
         """A stream of its own that goes on from here; it shares the packed weights."""
-        twin = Stream(self._packed, self.batch_size, self._threads, self.restart_state, self._pack)
-        twin.state = self.state
-        twin._attached[:] = self._attached
+        with self._alone():
+            twin = Stream(
+                self._packed, self.batch_size, self._threads, self.restart_state, self._pack
+            )
+            for own, new in zip(twin._states, self._states, strict=True):
+                own[...] = new
+            twin._attached[:] = self._attached
+            twin._restart_given = self._restart_given
         return twin
 
     def refresh(self) -> None:
@@ -252,11 +271,13 @@ class Stream(_core.StreamBase):
             RuntimeError: it is a stream of a frozen layer, whose weights never change.
         """
         if self._pack is None:
-            raise RuntimeError("a stream of a frozen layer cannot be refreshed: freeze the layer")
-        state, packed = self.state, self._pack()
+            raise RuntimeError(
+                "a stream of a frozen layer cannot be refreshed, its weights never change"
+            )
         with self._alone():
-            self._use(packed, self.batch_size)
-        self.state = state
+            self._use(self._pack(), self._states)
+            if not self._restart_given:
+                self.restart_state = None  # learned states, too, are as they are now
 
     # ---- rows that come and go
 
@@ -272,17 +293,19 @@ class Stream(_core.StreamBase):
             grow: where no row is free, double ``batch_size``. Other rows stay as they are.
 
         Raises:
-            RuntimeError: no row is free, and ``grow`` is False.
+            RuntimeError: no row is free, and ``grow`` is False; or another thread is using the
+                stream.
         """
-        if self._attached.all():
-            if not grow:
-                raise RuntimeError(
-                    f"all {self.batch_size} rows are in use: detach one, or attach(grow=True)"
-                )
-            self.resize(max(1, 2 * self.batch_size))
-        row = int(np.argmin(self._attached))
-        self.reset([row])
-        self._attached[row] = True
+        with self._alone():
+            if self._attached.all():
+                if not boolean("grow", grow):
+                    raise RuntimeError(
+                        f"all {self.batch_size} rows are in use: detach one, or attach(grow=True)"
+                    )
+                self._resize(max(1, 2 * self.batch_size))
+            row = int(np.argmin(self._attached))
+            self._start(row)
+            self._attached[row] = True
         return row
 
     def detach(self, row: int) -> None:
@@ -291,53 +314,60 @@ class Stream(_core.StreamBase):
         Raises:
             ValueError: the row is not in use.
         """
-        (index,) = self._rows([row])
-        if not self._attached[index]:
-            raise ValueError(f"row {row} is not attached")
-        self._attached[index] = False
+        with self._alone():
+            (index,) = self._rows([row])
+            if not self._attached[index]:
+                raise ValueError(f"row {row} is not attached")
+            self._attached[index] = False
 
     def resize(self, batch_size: int) -> None:
         """Changes the number of rows: further ones start at ``restart_state``.
 
         Raises:
-            ValueError: rows that would go are in use.
+            ValueError: rows that would go are attached.
         """
+        with self._alone():
+            self._resize(axis_length("batch_size", batch_size))
+
+    def _resize(self, batch_size: int) -> None:
         kept = min(batch_size, self.batch_size)
         if self._attached[kept:].any():
-            raise ValueError(f"rows from {kept} on are attached, cannot resize to {batch_size}")
-        old, attached = self.states, self._attached
-        with self._alone():
-            self._use(self._packed, batch_size)
-        self._attached = np.zeros(batch_size, bool)
-        self._attached[:kept] = attached[:kept]
-        self.reset()
-        for own, before in zip(self.states, old, strict=True):
-            own[:, :kept] = before[:, :kept]
+            raise ValueError(
+                f"cannot resize to {batch_size}: rows {self.attached.tolist()} are attached"
+            )
+        attached = np.zeros(batch_size, bool)
+        attached[:kept] = self._attached[:kept]
+        states = []
+        for own, start in zip(self._states, self._restart, strict=True):
+            s = np.repeat(start[:, None], batch_size, axis=1)
+            s[:, :kept] = own[:, :kept]
+            states.append(s)
+        self._use(self._packed, tuple(states))
+        self._attached = attached
 
     def _rows(self, rows: ArrayLike) -> Array:
         """Distinct rows in range, int64 (n,)."""
-        index = np.asarray(rows)
-        if index.ndim != 1 or (index.size and index.dtype.kind not in "iu"):
-            raise TypeError(
-                f"rows must be integers of shape (n,), got {index.dtype} of shape {index.shape}"
-            )
-        if index.size and not 0 <= index.min() <= index.max() < self.batch_size:
-            raise ValueError(f"rows must lie in 0..{self.batch_size - 1}, got {index.tolist()}")
+        index = as_integers("rows", rows, 0, self.batch_size - 1)
+        if index.ndim != 1:
+            raise ValueError(f"rows: expected shape (n,), got {index.shape}")
         if len(np.unique(index)) < index.size:
-            raise ValueError(f"rows must be distinct, got {index.tolist()}")
-        return np.ascontiguousarray(index, np.int64)
+            raise ValueError(f"rows: expected distinct integers, got {index.tolist()}")
+        return index
 
     # ---- files
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the states and which rows are in use, but no weights, to an .npz file."""
+        """Writes the states and which rows are attached to an .npz file.
+
+        Neither the weights nor ``restart_state`` are in it: they belong to the program. The file
+        has exactly the given name.
+        """
         import json
 
         header = {"format": _FORMAT, "version": _VERSION, **self._description()}
-        arrays: dict[str, Any] = {"header": np.array(json.dumps(header))}
-        arrays |= dict(zip(("h", "c"), self.states, strict=False))
         with self._alone(), open(path, "wb") as file:
-            np.savez(file, attached=self._attached, **arrays)
+            arrays: dict[str, Any] = dict(zip(_parts(self.net), self._states, strict=True))
+            np.savez(file, header=np.array(json.dumps(header)), attached=self._attached, **arrays)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Takes over the states that ``save`` wrote; ``batch_size`` becomes that of the file.
@@ -351,24 +381,29 @@ class Stream(_core.StreamBase):
         with open(path, "rb") as file:
             try:
                 with np.load(file, allow_pickle=False) as archive:
-                    arrays = dict(archive.items())
+                    arrays: dict[str, Array] = dict(archive.items())
                 header = json.loads(str(arrays["header"]))
-                states = tuple(arrays[name] for name in ("h", "c")[: len(self.states)])
-                attached = arrays["attached"]
                 form = header["format"], header["version"]
             except Exception as error:  # zipfile and NumPy's format raise nearly anything
-                raise ValueError(f"{path}: not a stream's states, or damaged; {error}") from error
+                reason = f"{type(error).__name__}: {error}"
+                raise ValueError(
+                    f"{path}: not the states of a stream, or damaged; {reason}"
+                ) from error
         if form != (_FORMAT, _VERSION):
             raise ValueError(f"{path}: expected {_FORMAT} of version {_VERSION}, got {form}")
-        rows = len(attached)
-        shape = (self.num_layers, rows, self.hidden_size)
-        same = {**header, **self._description()} == header
-        if not same or any(s.shape != shape or s.dtype != self.dtype for s in states):
+        if {**header, **self._description()} != header:
             raise ValueError(f"{path}: states of {header}, but this stream is {self!r}")
-        self._attached[:] = False
-        self.resize(rows)
-        self.state = as_states(states)
-        self._attached = attached.astype(bool)
+        attached = arrays.get("attached", np.empty(()))
+        states = tuple(arrays.get(name, attached) for name in _parts(self.net))
+        shape = (self.num_layers, attached.size, self.hidden_size)
+        if attached.shape != shape[1:2] or any(
+            s.shape != shape or s.dtype != self.dtype for s in states
+        ):
+            raise ValueError(f"{path}: damaged, its arrays are not those of {header}")
+        states = tuple(np.require(s, None, "C") for s in states)
+        with self._alone():
+            self._use(self._packed, states)
+            self._attached = attached.astype(bool)
 
     def _description(self) -> dict[str, Any]:
         return {
@@ -380,4 +415,9 @@ class Stream(_core.StreamBase):
         }
 
     def __reduce__(self) -> Any:
-        raise TypeError("cannot pickle a Stream: save its state, and the layer")
+        raise TypeError("cannot pickle or copy a Stream: use its save or fork")
+
+
+def _parts(net: _core.Net) -> tuple[str, ...]:
+    """Names of the parts of a state."""
+    return ("h", "c") if net.cell == "lstm" else ("h",)
