@@ -18,7 +18,9 @@ SMALL = rk.GRU(3, 16, seed=0)
         (BIG, 100, 16, 5, 5, "rows", "rows enough"),
         (BIG, 100, 1, 2, 2, "units", "few rows"),
         (rk.LSTM(40, 32, seed=0), 1000, 1, 2, 1, None, "recurrent matrix"),
-        (SMALL, 2, 1, 2, 1, None, "too short"),
+        (SMALL, 2, 1, 2, 1, None, "only one"),
+        (SMALL, 2, 9, 2, 1, None, "too short"),
+        (rk.LSTM(128, 512, seed=0), 1, 1, 2, 2, "units", "few rows"),
         (SMALL, 0, 0, 2, 1, None, "only one"),
     ],
 )
