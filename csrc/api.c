@@ -15,7 +15,8 @@ static int sound_call(const rnnkern_call *call)
     if (!call || call->steps < 0 || call->rows < 0 || (unsigned)call->restart_kind > RNNKERN_RESTART_PER_ROW ||
         (unsigned)call->keep > RNNKERN_KEEP_SEGMENTS || (unsigned)call->split > RNNKERN_SPLIT_UNITS ||
         call->threads < 1 || !(call->dropout >= 0 && call->dropout <= 1) || !(call->clip >= 0) ||
-        (call->keep == RNNKERN_KEEP_SEGMENTS && call->segment < 1))
+        (call->keep == RNNKERN_KEEP_SEGMENTS && call->segment < 1) ||
+        (call->row_grads && call->keep != RNNKERN_KEEP_GATES))
         return 0;
     for (int64_t b = 0; call->lengths && b < call->rows; b++)
         if (call->lengths[b] < 0 || call->lengths[b] > call->steps)

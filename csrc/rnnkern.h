@@ -96,6 +96,7 @@ typedef struct {
     uint64_t seed;   /* of the dropout masks */
     int threads;     /* at most so many, >= 1 */
     rnnkern_split split;
+    int row_grads;     /* backward: grads are of each row, (B, ...) each; only with RNNKERN_KEEP_GATES */
     double clip;       /* backward: cuts the gradients of states to -clip..clip at every step; 0: does not */
     void *state_norms; /* backward: where the norms of these gradients go, (L*D, S, T, B), S states; NULL: nowhere */
 } rnnkern_call;

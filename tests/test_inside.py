@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rnnkern as rk
-from rnnkern import isa, reference
+from rnnkern import functional, isa, reference
 
 T, B, I, H, L = 7, 5, 3, 18, 3  # noqa: E741
 KINDS: list[tuple[Any, dict[str, Any]]] = [
@@ -225,6 +225,57 @@ def test_wrong_backward_options(options: Any, word: str) -> None:
     tape = rk.GRU(I, H, seed=0).record(np.ones((T, B, I), np.float32))[2]
     with pytest.raises((TypeError, ValueError), match=word):
         tape.backward(**options)
+
+
+@kinds
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("bias", [False, True])
+def test_row_gradients_have_the_bits_of_rows_alone(
+    cls: Any, options: Any, dtype: Any, bias: bool
+) -> None:
+    layer = cls(I, H, num_layers=2, bidirectional=True, bias=bias, dtype=dtype, seed=0, **options)
+    rng = np.random.default_rng(4)
+    steps = 300  # more than one run of 256 rows
+    x = rng.standard_normal((steps, 3, I)).astype(dtype)
+    dy = rng.standard_normal((steps, 3, 2 * H)).astype(dtype)
+    lengths, resets = np.array([290, 0, 300]), rng.random((steps, 3)) < 0.01
+    want = {name: [] for name in layer.params}
+    for b in range(3):
+        layer.zero_grad()
+        alone = slice(b, b + 1)
+        tape = layer.record(x[:, alone], lengths=lengths[alone], resets=resets[:, alone])[2]
+        tape.backward(dy[:, alone])
+        for name, grad in layer.grads.items():
+            want[name].append(grad.copy())
+    layer.zero_grad()
+    for num_threads in (1, 2, 3):
+        tape = layer.record(x, lengths=lengths, resets=resets)[2]
+        tape.backward(dy, row_grads=True, num_threads=num_threads)
+        assert not layer.flat_grads.any()
+        for name, grads in tape.row_grads.items():
+            np.testing.assert_array_equal(grads, np.stack(want[name]), err_msg=name)
+
+
+def test_row_gradients_of_functions() -> None:
+    layer, x = rk.LSTM(I, H, seed=0), np.ones((T, B, I), np.float32)
+    _, _, tape = functional.lstm_forward(x, layer.params, record=True)
+    _, _, grads = functional.lstm_backward(tape, np.ones((T, B, H), np.float32), row_grads=True)
+    assert {name: g.shape[1:] for name, g in grads.items()} == layer.params.shapes
+    assert {len(g) for g in grads.values()} == {B}
+
+
+def test_wrong_row_gradients() -> None:
+    x = np.ones((T, B, I), np.float32)
+    for learn, checkpoint in ((False, "gates"), (False, 3), (True, None)):
+        layer = rk.GRU(I, H, learn_initial_state=learn, seed=0)
+        tape = layer.record(x, checkpoint=checkpoint)[2]
+        with pytest.raises(ValueError, match="row_grads"):
+            tape.backward(row_grads=True)
+    tape = layer.record(x)[2]
+    with pytest.raises(ValueError, match="grads"):
+        tape.backward(row_grads=True, grads=layer.grads)
+    with pytest.raises(TypeError, match="row_grads"):
+        tape.backward(row_grads=1)
 
 
 def test_wrong_forward_options() -> None:

@@ -286,8 +286,8 @@ static void direction_backward(const struct job *job, const struct direction *d,
     const struct plan *plan = &job->plan;
     const int64_t sums = gradient_size(job, d->layer) / LANES;
     transpose_matrices(job, d, part);
-    if (job->grads)
-        memset(job->total + own_begin(part, sums) * LANES, 0,
+    if (job->grads && !job->call->row_grads)
+        memset(job->sums->total + own_begin(part, sums) * LANES, 0,
                (size_t)(own_end(part, sums) - own_begin(part, sums)) * LANES * sizeof(real));
     for (int64_t j = part->member.index; job->drestart_rows && j < job->restart_rows; j += part->member.count) {
         memset(job->drestart_run + j * job->width, 0, (size_t)job->width * sizeof(real));
@@ -306,7 +306,9 @@ static void direction_backward(const struct job *job, const struct direction *d,
             chunk_backward(job, d, part, &k, first, q);
         }
         rk_barrier(&part->member);
-        if (job->grads)
+        if (job->grads && job->call->row_grads)
+            row_gradients(job, d, part, &k);
+        else if (job->grads)
             weight_gradient(job, d, part, &k, stored(plan, d->reverse, end), stored(plan, d->reverse, begin));
         rk_barrier(&part->member);
     }
@@ -314,8 +316,8 @@ static void direction_backward(const struct job *job, const struct direction *d,
         save_state(job, job->gradient + j * job->width, job->dhx, d->index * plan->rows + plan->order[j]);
     if (job->drestart_rows)
         save_restart_gradient(job, d, part);
-    if (job->grads)
-        add_weight_gradient(job, d, part);
+    if (job->grads && !job->call->row_grads)
+        add_weight_gradient(job, d, part, job->sums, 0);
     rk_barrier(&part->member);
 }
 

@@ -63,6 +63,32 @@ static void pack_run_input(const struct job *job, const struct rows *list, int i
     }
 }
 
+/* A run, or a part of one, of the listed rows, whose gate rows lie at b, b + slots*16, ...; for the tiles of a part, NULL: all. */
+static void sum_run(const struct job *job, const struct direction *d, const struct part *part, const struct sums *sums,
+                    const struct rows *list, const real *b, int64_t b_panel, int opens, int closes)
+{
+    for (int index = 0; index <= job->cell->passes; index++) {
+        const struct operand_view o = operand_at(job, d, index);
+        int64_t begin = 0, end = tiles_of(o.size);
+        if (part)
+            own_tiles(job, d, part, &o, &begin, &end);
+        real *packed = sums->input + o.first_tile * MAX_ROWS * RUN_ROWS;
+        pack_run_input(job, list, index, o.size, packed, begin * MAX_ROWS, end * MAX_ROWS);
+        const struct run_sum sum = {.rows = list->n,
+                                    .k = o.size + 1,
+                                    .a = packed,
+                                    .b = b + o.first * LANES,
+                                    .b_panel = b_panel,
+                                    .b_row = job->cell->slots * LANES,
+                                    .ns = o.count,
+                                    .run = sums->run + o.offset,
+                                    .total = sums->total + o.offset,
+                                    .opens = opens,
+                                    .closes = closes};
+        run_sum(&sum, job->panels, begin, end);
+    }
+}
+
 /* The storage rows begin..end-1 of a block, all of which have dZ in their gate rows. */
 static void weight_gradient(const struct job *job, const struct direction *d, const struct part *part,
                             const struct block *k, int64_t begin, int64_t end)
@@ -71,38 +97,50 @@ static void weight_gradient(const struct job *job, const struct direction *d, co
     for (int64_t next; begin < end; begin = next) {
         next = min_of(end, (begin / RUN_ROWS + 1) * RUN_ROWS);
         list_rows(job, d, k, begin, next, 0, 1, list);
-        for (int index = 0; index <= job->cell->passes; index++) {
-            const struct operand_view o = operand_at(job, d, index);
-            int64_t tile_begin, tile_end;
-            own_tiles(job, d, part, &o, &tile_begin, &tile_end);
-            real *packed = job->run_input + o.first_tile * MAX_ROWS * RUN_ROWS;
-            pack_run_input(job, list, index, o.size, packed, tile_begin * MAX_ROWS, tile_end * MAX_ROWS);
-            const struct run_sum sum = {.rows = list->n,
-                                        .k = o.size + 1,
-                                        .a = packed,
-                                        .b = gates_at(job, k, begin) + o.first * LANES,
-                                        .b_panel = k->z_panel,
-                                        .b_row = job->cell->slots * LANES,
-                                        .ns = o.count,
-                                        .run = job->run + o.offset,
-                                        .total = job->total + o.offset,
-                                        .opens = begin % RUN_ROWS == 0,
-                                        .closes = next % RUN_ROWS == 0 || next == job->plan.real_rows};
-            run_sum(&sum, job->panels, tile_begin, tile_end);
-        }
+        sum_run(job, d, part, job->sums, list, gates_at(job, k, begin), k->z_panel, begin % RUN_ROWS == 0,
+                next % RUN_ROWS == 0 || next == job->plan.real_rows);
     }
 }
 
-static void add_weight_gradient(const struct job *job, const struct direction *d, const struct part *part)
+/* Into the caller's arrays, or those of one row. */
+static void add_weight_gradient(const struct job *job, const struct direction *d, const struct part *part,
+                                const struct sums *sums, int64_t row)
 {
     void *const *grads = job->grads + 4 * d->index;
     for (int index = 0; index <= job->cell->passes; index++) {
         const struct operand_view o = operand_at(job, d, index);
         const int recurrent = index > 0;
-        int64_t begin, end;
-        own_tiles(job, d, part, &o, &begin, &end);
-        unpack_gradient(job, job->total + o.offset, o.size, o.first, o.count, grads[recurrent], grads[2 + recurrent],
-                        begin * MAX_ROWS, end * MAX_ROWS);
+        const int64_t units = job->cell->gates * job->hidden;
+        real *weight = grads[recurrent], *bias = grads[2 + recurrent];
+        int64_t begin = 0, end = tiles_of(o.size);
+        if (part)
+            own_tiles(job, d, part, &o, &begin, &end);
+        unpack_gradient(job, sums->total + o.offset, o.size, o.first, o.count, weight + row * units * o.size,
+                        bias ? bias + row * units : NULL, begin * MAX_ROWS, end * MAX_ROWS);
+    }
+}
+
+/* The gradient of each row by itself, as if it had been alone: a member takes all that belongs to some rows. */
+static void row_gradients(const struct job *job, const struct direction *d, const struct part *part,
+                          const struct block *k)
+{
+    const struct plan *plan = &job->plan;
+    const struct sums *sums = &job->sums[part->member.index];
+    struct rows *list = &job->lists[part->member.index];
+    const int64_t size = job->cell->slots * LANES, panel = RUN_ROWS * size;
+    FOR_OWN_SEQUENCES(job, part, j) {
+        const int64_t first = d->reverse ? plan->steps - plan->length[j] : 0, last = first + plan->length[j];
+        memset(sums->total, 0, (size_t)gradient_size(job, d->layer) * sizeof(real));
+        for (int64_t end = last, begin; end > first; end = begin) {
+            begin = max_of(first, end - RUN_ROWS);
+            list_rows(job, d, k, stored(plan, d->reverse, end), stored(plan, d->reverse, begin), j, plan->rows, list);
+            for (int64_t p = 0; p < job->panels; p++)
+                for (int64_t i = 0; i < list->n; i++)
+                    memcpy(sums->gates + p * panel + i * size, list->z[i] + p * k->z_panel,
+                           (size_t)size * sizeof(real));
+            sum_run(job, d, NULL, sums, list, sums->gates, panel, 1, 1);
+        }
+        add_weight_gradient(job, d, NULL, sums, plan->order[j]);
     }
 }
 

@@ -29,6 +29,13 @@ struct rows {
     uint8_t *restart;      /* 1 where the row restarts before this step */
 };
 
+/* What weight gradients are summed in, see gradient.h. */
+struct sums {
+    real *run, *total; /* as the gradient of a direction is laid out */
+    real *input;       /* operands of a run */
+    real *gates;       /* with row_grads: the gate rows of a run, side by side */
+};
+
 struct job {
     const struct cell *cell;
     const rnnkern_net *net;
@@ -58,7 +65,7 @@ struct job {
     real *gradient;                      /* [B][width] */
     real *dsequence;                     /* [2][T][B][D*H] */
     real *transposed;                    /* the matrices of one direction as dx and dh read them */
-    real *run, *total, *run_input;       /* weight gradients, see gradient.h */
+    struct sums *sums;                   /* weight gradients: one, or with row_grads of each member */
     real *drestart_rows;                 /* [chunk_rows][width] gradients of a chunk's restarts, NULL if not wanted */
     real *drestart_run, *drestart_total; /* [restart_rows][width] */
 };
@@ -285,9 +292,17 @@ static void layout_backward(struct job *job, struct arena *work)
     job->dsequence = arena_take(work, between * call->steps * call->rows * job->directions * job->hidden, sizeof(real));
     job->gradient = arena_take(work, call->rows * job->width, sizeof(real));
     job->transposed = arena_take(work, transposed, sizeof(real));
-    job->run = arena_take(work, gradient, sizeof(real));
-    job->total = arena_take(work, gradient, sizeof(real));
-    job->run_input = arena_take(work, tiles * MAX_ROWS * RUN_ROWS, sizeof(real));
+    const int summing = call->row_grads ? job->threads : 1;
+    job->sums = arena_take(work, summing, sizeof(struct sums));
+    for (int i = 0; i < summing; i++) {
+        struct sums sums = {.run = arena_take(work, gradient, sizeof(real)),
+                            .total = arena_take(work, gradient, sizeof(real)),
+                            .input = arena_take(work, tiles * MAX_ROWS * RUN_ROWS, sizeof(real))};
+        if (call->row_grads)
+            sums.gates = arena_take(work, RUN_ROWS * job->gate_row, sizeof(real));
+        if (work->base)
+            job->sums[i] = sums;
+    }
     if (call->restart_kind != RNNKERN_RESTART_ZERO) {
         job->drestart_rows = arena_take(work, job->chunk_rows * job->width, sizeof(real));
         job->drestart_run = arena_take(work, job->restart_rows * job->width, sizeof(real));

@@ -92,11 +92,12 @@ class Call:
         split: str = "auto",
         clip: float = 0.0,
         state_norms: _Array | None = None,
+        row_grads: bool = False,
     ) -> Call: ...
 
 @disjoint_base
 class Pointers:
-    def __new__(cls, arrays: list[_Array | None], net: Net) -> Self: ...
+    def __new__(cls, arrays: list[_Array | None], net: Net, copies: int = 1) -> Self: ...
 
 @disjoint_base
 class Stepper:

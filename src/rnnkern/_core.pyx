@@ -51,6 +51,7 @@ cdef extern from "rnnkern.h" nogil:
         uint64_t seed
         int threads
         rnnkern_split split
+        int row_grads
         double clip
         void *state_norms
     ctypedef struct rnnkern_sizes_t:
@@ -239,15 +240,17 @@ cdef class Call:
         return Call(stop - start, self.c.rows, lengths, resets, self.c.restart_kind, self.c.keep, self.c.segment,
                     self.c.dropout, self.c.seed, self.c.threads, SPLITS[<int>self.c.split])
 
-    def for_backward(self, Net net, int threads, str split="auto", double clip=0.0, state_norms=None):
+    def for_backward(self, Net net, int threads, str split="auto", double clip=0.0, state_norms=None,
+                     bint row_grads=False):
         """The same call on another number of threads, with what backward may do besides.
 
-        state_norms: where norms go, contiguous (L*D, S, T, B).
+        state_norms: where norms go, contiguous (L*D, S, T, B). row_grads: grads are (B, ...) each.
         """
         cdef Call call = Call(self.c.steps, self.c.rows, self.lengths, self.resets, self.c.restart_kind, self.c.keep,
                               self.c.segment, self.c.dropout, self.c.seed, threads, split)
         cdef int64_t sweeps = net.c.num_layers * net.c.num_directions
         call.c.clip = clip
+        call.c.row_grads = row_grads
         call.state_norms = state_norms
         call.c.state_norms = plain(state_norms, type_of(net),
                                    sweeps * (2 if net.c.cell == 2 else 1) * self.c.steps * self.c.rows)
@@ -331,7 +334,7 @@ cdef class Pointers:
     cdef object memory
     cdef void **data
 
-    def __cinit__(self, arrays, Net net):
+    def __cinit__(self, arrays, Net net, int64_t copies=1):
         self.arrays = arrays
         self.memory = np.zeros(max(1, len(arrays)), np.uintp)
         self.data = <void **>cnp.PyArray_DATA(<cnp.ndarray>self.memory)
@@ -343,7 +346,7 @@ cdef class Pointers:
         for i in range(4 * count):
             inputs = net.c.input_size if i // 4 < net.c.num_directions else net.c.num_directions * net.c.hidden_size
             size = rows * (inputs if i % 4 == 0 else net.c.hidden_size if i % 4 == 1 else 1)
-            self.data[i] = plain(arrays[i], type_of(net), size)
+            self.data[i] = plain(arrays[i], type_of(net), copies * size)
 
 
 def sizes(Net net, Call call):
@@ -390,7 +393,7 @@ def forward(Net net, Call call, packed, x, hx, restart, y, hx_n, tape, workspace
 def backward(Net net, Call call, packed, x, tape, dy, dhx_n, dx, dhx, drestart, grads, workspace):
     """rnnkern_backward; grads is a list as the weights of pack, or None."""
     needed = sizes(net, call)
-    cdef Pointers pointers = None if grads is None else Pointers(grads, net)
+    cdef Pointers pointers = None if grads is None else Pointers(grads, net, call.c.rows if call.c.row_grads else 1)
     cdef void *const *grads_at = NULL if grads is None else <void *const *>pointers.data
     cdef void *packed_at = block(packed, needed[0])
     cdef void *tape_at = block(tape, needed[1])

@@ -362,6 +362,8 @@ class Tape:
         """The gates, where they were asked for."""
         self.state_grad_norms: States | None = None
         """After ``backward(state_grads=True)``."""
+        self.row_grads: dict[str, Array] | None = None
+        """After ``backward(row_grads=True)``."""
         self._learned = (False, False)  # whether rows start, and restart, from learned states
 
     @property
@@ -393,6 +395,7 @@ class Tape:
         num_threads: int | None = None,
         clip_state_grad: float | None = None,
         state_grads: bool = False,
+        row_grads: bool = False,
     ) -> tuple[Array | None, States]:
         """Gradients of a scalar loss; those of parameters are added into ``grads``.
 
@@ -409,6 +412,9 @@ class Tape:
             state_grads: set ``state_grad_norms``, the norms of the gradients of h (for the LSTM
                 of h and c, a tuple) after each step: (L*D, T, B), laid out as y is, zero behind
                 lengths.
+            row_grads: instead of adding into ``grads`` set ``row_grads``, the parameters' gradients
+                of each row by itself, (B, ...) each, with the bits of that row alone. Needs a tape
+                of checkpoint=None, and no learned initial states.
 
         Returns:
             dx in x's shape (zero behind lengths), and the gradient of hx in its shape (also if hx
@@ -426,14 +432,22 @@ class Tape:
         net, layout = self._packed.net, self._layout
         dy_rows = None if dy is None else layout.sequence("dy", dy, *self._output_shape)
         dhx_n_parts = layout.states("dhx_n", dhx_n)
-        targets, initial_targets = self._targets(self.grads if grads is None else grads)
+        of_rows = self._new_row_grads(grads) if boolean("row_grads", row_grads) else None
+        if of_rows is None:
+            targets, initial_targets = self._targets(self.grads if grads is None else grads)
+        else:
+            targets, initial_targets = by_kind(list(of_rows.values()), net.bias), []
         boolean("retain", retain)
         clip = 0.0 if clip_state_grad is None else number("clip_state_grad", clip_state_grad)
         if clip_state_grad is not None and clip == 0:
             raise ValueError("clip_state_grad: expected a number above 0 or None, got 0")
         norms = self._new_norms() if boolean("state_grads", state_grads) else None
         call = self._call.for_backward(
-            net, threads.chosen(num_threads), clip=clip, state_norms=norms
+            net,
+            threads.chosen(num_threads),
+            clip=clip,
+            state_norms=norms,
+            row_grads=of_rows is not None,
         )
         dx, dx_rows = layout.empty(net.input_size) if boolean("need_dx", need_dx) else (None, None)
         dhx = layout.new_states()
@@ -465,6 +479,7 @@ class Tape:
                 self._spare[:] = [block]
             self._block = None
         self._add_initial(initial_targets, dhx, drestart)
+        self.row_grads = of_rows
         own = drestart if drestart is None or not self._learned[1] else None
         self.restart_state_grad = None if own is None else as_states(own)
         self.state_grad_norms = None
@@ -472,6 +487,16 @@ class Tape:
             parts = norms.swapaxes(0, 1)  # (states, L*D, T, B)
             self.state_grad_norms = as_states(tuple(layout.as_caller(part) for part in parts))
         return dx, as_states(dhx)
+
+    def _new_row_grads(self, grads: Any) -> dict[str, Array]:
+        if grads is not None:
+            raise ValueError("grads: expected None with row_grads=True")
+        if self._call.keep != _core.KEEP_GATES or self._packed.initial is not None:
+            raise ValueError(
+                "row_grads: expected a tape of checkpoint=None, without learned initial states"
+            )
+        shapes, dtype = self.shapes, self._packed.net.dtype
+        return {name: np.zeros((self._call.rows, *s), dtype) for name, s in shapes.items()}
 
     def _new_norms(self) -> Array:
         net, call, states = self._packed.net, self._call, len(self._layout.state_names)
@@ -528,6 +553,7 @@ class BackwardOptions(TypedDict, total=False):
     num_threads: int | None
     clip_state_grad: float | None
     state_grads: bool
+    row_grads: bool
 
 
 def _backward(
@@ -537,6 +563,7 @@ def _backward(
     dhx_n: Any,
     *,
     grads: Mapping[str, Array] | None = None,
+    row_grads: bool = False,
     **options: Any,
 ) -> tuple[Array | None, States, Mapping[str, Array]]:
     """``Tape.backward`` with new zero gradients where none are given."""
@@ -544,9 +571,10 @@ def _backward(
         raise TypeError(f"tape: expected a Tape, got {described(tape)}")
     if tape.cell not in cells:
         raise ValueError(f"tape: expected one of {' or '.join(cells)}, got one of {tape.cell}")
-    target = tape.zero_grads() if grads is None else grads
-    dx, dhx = tape.backward(dy, dhx_n, grads=target, **options)
-    return dx, dhx, target
+    target = tape.zero_grads() if grads is None and row_grads is False else grads
+    dx, dhx = tape.backward(dy, dhx_n, grads=target, row_grads=row_grads, **options)
+    found = target if tape.row_grads is None else tape.row_grads
+    return dx, dhx, {} if found is None else found
 
 
 def rnn_forward(
