@@ -422,6 +422,9 @@ def test_core_checks_memory() -> None:
         {"x": x[:3]},
         {"x": x.astype(np.float64)},
         {"x": zeros(4, 3, 10)[:, :, ::2]},
+        {"x": misaligned(x)},
+        {"x": x.astype(x.dtype.newbyteorder())},
+        {"y": misaligned(y)},
         {"y": zeros(4, 3, 5)},
         {"hx_n": (zeros(1, 2, 6), zeros(1, 3, 6))},
         {"hx": (zeros(1, 3, 6)[:, ::-1], zeros(1, 3, 6))},
@@ -431,6 +434,70 @@ def test_core_checks_memory() -> None:
     for wrong in (weights[:3], [*weights[:3], zeros(23)], [None, *weights[1:]]):
         with pytest.raises((TypeError, ValueError)):
             _core.pack(net, wrong, packed)
+
+
+def core_call(steps: int = 4, rows: int = 3, **changes: Any) -> _core.Call:
+    given = {"lengths": None, "resets": None, "restart_kind": 0, "keep": _core.KEEP_NONE,
+             "segment": 1, "dropout": 0.0, "seed": 0, "threads": 1, **changes}  # fmt: skip
+    if given["lengths"] is not None:
+        given["lengths"] = np.array(given["lengths"], np.int64)
+    return _core.Call(steps, rows, *given.values())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lengths": [1, 5, 2]},
+        {"lengths": [1, -1, 2]},
+        {"lengths": [4, 4, 2**40]},
+        {"steps": -1},
+        {"rows": -1},
+        {"restart_kind": 3},
+        {"keep": 4},
+        {"keep": _core.KEEP_SEGMENTS, "segment": 0},
+        {"dropout": -0.1},
+        {"dropout": 1.1},
+        {"dropout": np.nan},
+        {"threads": 0},
+    ],
+    ids=str,
+)
+def test_senseless_calls(changes: dict[str, Any]) -> None:
+    """What the functions never pass."""
+    net = _core.Net("lstm", np.float32, isa.level(), True, 5, 6, 1, 1)
+    _core.sizes(net, core_call())
+    with pytest.raises(ValueError, match="refused"):
+        _core.sizes(net, core_call(**changes))
+
+
+@pytest.mark.parametrize("sizes", [{"steps": 2**31, "rows": 0}, {"steps": 0, "rows": 2**31}])
+def test_more_steps_or_rows_than_32_bits_count(sizes: dict[str, int]) -> None:
+    net = _core.Net("lstm", np.float32, isa.level(), True, 5, 6, 1, 1)
+    with pytest.raises(ValueError, match="too large"):
+        _core.sizes(net, core_call(**sizes))
+
+
+def test_core_wants_a_tape_exactly_when_it_records() -> None:
+    net = _core.Net("lstm", np.float32, isa.level(), True, 5, 6, 1, 1)
+    record, infer = core_call(keep=_core.KEEP_GATES), core_call()
+
+    def block(size: int) -> Array:
+        memory = np.zeros(size + 64, np.uint8)
+        start = -memory.ctypes.data % 64
+        return memory[start : start + size]
+
+    packed, tape, forward, backward = map(
+        block, np.maximum(_core.sizes(net, record), _core.sizes(net, infer)).tolist()
+    )
+    _core.pack(net, [zeros(24, 5), zeros(24, 6), zeros(24), zeros(24)], packed)
+    x, y, states = zeros(4, 3, 5), zeros(4, 3, 6), (zeros(1, 3, 6), zeros(1, 3, 6))
+    for call, wrong, right in ((record, None, tape), (infer, tape, None)):
+        with pytest.raises(ValueError, match="refused"):
+            _core.forward(net, call, packed, x, None, None, y, states, wrong, forward)
+        _core.forward(net, call, packed, x, None, None, y, states, right, forward)
+    for call, wrong in ((record, None), (infer, tape), (infer, None)):
+        with pytest.raises(ValueError, match="refused"):
+            _core.backward(net, call, packed, x, wrong, y, None, x, states, None, None, backward)
 
 
 # Arrays of any kind

@@ -472,6 +472,21 @@ def test_subnormal_inputs_count_as_zero(cell: str, level: str, dtype: Any) -> No
     assert_same_bits(got, data.outputs(Recording()))
 
 
+@pytest.mark.parametrize("split", ["rows", "units"])
+def test_subnormal_numbers_on_every_thread(cell: str, split: str, dtype: Any) -> None:
+    """Inputs, states and gradients around the smallest normal number: half of what follows from
+    them is flushed, by each member of a team."""
+    case = Case(cell, 4, 9, 7, 67, 1, bidirectional=True, bias=False)
+    data = make(case, dtype)
+    for a in (data.x, data.dy, *as_tuple(data.dhx_n)):
+        a *= 4 * np.finfo(dtype).tiny
+    want = core_outputs(data)
+    assert want["y"].any()
+    assert want["x"].any()
+    for threads in (2, 3):
+        assert_same_bits(core_outputs(data, threads=threads, split=split), want, threads)
+
+
 @pytest.mark.parametrize("reset_after", [True, False])
 def test_subnormal_results_become_zero(reset_after: bool, level: str, dtype: Any) -> None:
     tiny = np.finfo(dtype).tiny
@@ -490,6 +505,29 @@ def test_subnormal_results_become_zero(reset_after: bool, level: str, dtype: Any
     assert not y.any()
     y, _ = functional.rnn_forward(4 * x, rnn, nonlinearity="relu")
     assert_bits(y, 2 * x)
+
+
+def test_results_of_a_last_operation_become_zero(level: str, dtype: Any) -> None:
+    """Those that no later operation reads, and would count as zero: dx, and sums of biases."""
+    tiny = np.finfo(dtype).tiny
+    params = {"weight_ih_l0": np.full((1, 1), 0.5, dtype), "weight_hh_l0": np.zeros((1, 1), dtype)}
+    x, dy = np.ones((2, 1, 1), dtype), np.full((2, 1, 1), tiny, dtype)
+    _, _, tape = functional.rnn_forward(x, params, nonlinearity="relu", record=True)
+    dx, _, grads = functional.rnn_backward(tape, dy)
+    assert_bits(dx, np.zeros_like(dx))
+    assert_bits(grads["weight_ih_l0"], np.full((1, 1), 2 * tiny, dtype))
+
+
+def test_subnormal_biases_count_as_zero_in_their_sum(cell: str, level: str, dtype: Any) -> None:
+    """Packing adds b_ih and b_hh under the kernels' rules: x/2 + x is x where x/2 is subnormal."""
+    data = make(Case(cell, 2, 1, 3, 19, 1), dtype)
+    tiny = np.finfo(dtype).tiny
+    for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0"):
+        data.params[name][...] = 0
+    data.params["bias_hh_l0"][...] = tiny
+    want = named(*inference(data))
+    data.params["bias_ih_l0"][...] = tiny / 2
+    assert_same_bits(named(*inference(data)), want)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -264,7 +264,7 @@ def test_empty_arrays_of_any_strides(shape: tuple[int, int]) -> None:
 # Dropout
 
 
-@pytest.mark.parametrize("p", [0.0, 0.25, 0.3, 1.0])
+@pytest.mark.parametrize("p", [0.0, 0.25, 0.3, 0.9, 1.0])
 @pytest.mark.parametrize("seed", [0, DROPOUT_SEED, 2**64 - 1])
 def test_masks_are_those_of_the_reference(p: float, seed: int, dtype: Any) -> None:
     T, B, units = 3, 2, 37
@@ -274,6 +274,16 @@ def test_masks_are_those_of_the_reference(p: float, seed: int, dtype: Any) -> No
         for t, b in np.ndindex(T, B):
             got = _core.dropout_mask(dtype, p, seed, layer, t, b, units)
             assert_bits(got, want[t, b], (layer, t, b))
+
+
+@pytest.mark.parametrize("shape", [(70_000, 1, 4), (1, 70_000, 4), (1, 1, 300_000)], ids=str)
+def test_masks_of_many_steps_rows_and_units(shape: tuple[int, int, int]) -> None:
+    """Each counts further than 16 bits hold."""
+    T, B, units = shape
+    want = dropout.kept(0.5, DROPOUT_SEED, 300, shape)
+    for t, b in {(0, 0), (T // 2, B // 2), (T - 1, B - 1)}:
+        got = _core.dropout_mask(np.float32, 0.5, DROPOUT_SEED, 300, t, b, units)
+        assert_bits(got, np.where(want[t, b], np.float32(2), np.float32(0)), (t, b))
 
 
 def test_dropout_is_the_mask(cell: str, dtype: Any) -> None:

@@ -23,7 +23,8 @@ from cases import CASES, DROPOUT_SEED, Case, Data, as_tuple, make
 from support import CHECKPOINTS, Array, Recording, assert_bits, assert_same_bits
 
 import rnnkern as rk
-from rnnkern import files, functional, reference
+from rnnkern import _core, files, functional, reference
+from rnnkern.arguments import network, new_call
 
 try:
     import torch
@@ -698,6 +699,21 @@ def test_threads_never_share_a_mask() -> None:
     assert len(set(masks)) == len(masks) == 160
 
 
+@pytest.mark.thread_unsafe(reason="sets how often threads take turns")
+def test_threads_never_draw_one_seed_twice() -> None:
+    """As above, with a switch of threads possible at every call."""
+    layer = masking(0.5)[0]
+    first, interval = layer._dropout_seed, sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            draws = pool.map(lambda _: [layer._next_dropout_seed() for _ in range(5000)], range(8))
+            seeds = [seed for drawn in draws for seed in drawn]
+    finally:
+        sys.setswitchinterval(interval)
+    assert sorted((seed - first) % 2**64 for seed in seeds) == list(range(40_000))
+
+
 @full
 def test_dropout_does_not_depend_on_threads(case: Case) -> None:
     data = make(replace(case, B=40), np.float32)
@@ -903,6 +919,45 @@ def test_memory_estimate_follows_checkpoint_and_lengths() -> None:
     ragged = layer.memory_estimate(400, 8, [40] * 8)["tape"]
     assert ragged < tapes[0] / 5
     assert all(layer.memory_estimate(T, B)["outputs"] >= 0 for T, B in ((0, 1), (1, 0), (0, 0)))
+
+
+@full
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+def test_memory_estimate_is_what_the_kernels_ask_for(case: Case, checkpoint: Any) -> None:
+    data = make(replace(case, dropout=0.0, restart="none"), np.float32)
+    layer = layer_of(data)
+    net = network(layer._kernel_cell, layer.params)[0]
+    for threads in (1, 4):
+        call = new_call(case.T, case.B, data.lengths, checkpoint=checkpoint, record=True,
+                        num_threads=threads)  # fmt: skip
+        packed, tape, *workspaces = _core.sizes(net, call)
+        got = layer.memory_estimate(case.T, case.B, data.lengths, checkpoint, num_threads=threads)
+        want = {"tape": tape, "packed": packed, "workspace": max(workspaces)}
+        assert {name: got[name] for name in want} == want
+    one, four = (layer.memory_estimate(400, 100, num_threads=n)["workspace"] for n in (1, 4))
+    assert one < four
+
+
+def test_auto_is_the_root_of_the_longest_length() -> None:
+    """And a number of steps keeps less than all states do."""
+    layer, full = rk.LSTM(16, 64), None
+    for lengths, root in ((full, 20), ([100, 3, 0, 99], 10), ([0] * 4, 1)):
+        auto, k, states = (
+            layer.memory_estimate(400, 4, lengths, checkpoint)["tape"]
+            for checkpoint in ("auto", root, "gates")
+        )
+        assert auto == k
+        assert root == 1 or k < states / 4
+
+
+def test_a_used_tape_lets_go_of_its_memory() -> None:
+    layer = small(rk.LSTM)
+    _, _, tape = layer.record(normal(5, 2, 3))
+    before = tape.nbytes
+    tape.backward(retain=True)
+    assert tape.nbytes == before > 0
+    tape.backward()
+    assert tape.nbytes == 0
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, "2", None, True, 2**31, 2**70])

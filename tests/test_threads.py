@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -20,7 +21,7 @@ from cases import Case, Data, make
 from support import Recording, assert_same_bits, backward, inference, named
 
 import rnnkern
-from rnnkern import _core, functional, threads
+from rnnkern import _core, functional, isa, threads
 
 TIMEOUT = 120  # seconds; a hang, not a slow machine
 
@@ -242,6 +243,18 @@ def test_the_level_that_the_environment_names() -> None:
     assert "RNNKERN_ISA: unknown SIMD level 'avx1024'" in python(code, RNNKERN_ISA="avx1024")
 
 
+@pytest.mark.thread_unsafe(reason="changes the level of the whole process")
+def test_the_level_is_restored_after_an_error() -> None:
+    before = isa.active()
+    with pytest.raises(KeyError), isa.using("scalar"):
+        assert isa.active() == "scalar"
+        raise KeyError
+    assert isa.active() == before
+    with pytest.raises(ValueError, match="avx1024"), isa.using("avx1024"):
+        pass
+    assert isa.active() == before
+
+
 # Setting it
 
 
@@ -276,11 +289,69 @@ def test_the_set_number_is_used() -> None:
     assert python(code).strip() == "[1, 1, 3, 3, 4, 4]"
 
 
+def test_every_call_passes_the_number_on() -> None:
+    """Of layers, cells, their snapshots and tapes: each call asks for one thread more."""
+    code = (
+        "import numpy as np, rnnkern as rk; from rnnkern import _core\n"
+        "layer, cell = rk.GRU(64, 64), rk.LSTMCell(64, 64)\n"
+        "x, rows, sizes = np.ones((9, 99, 64), np.float32), np.ones((99, 64), np.float32), []\n"
+        "def size(result):\n"
+        "    sizes.append(_core.team_size()); return result[-1]\n"
+        "size(layer(x, num_threads=2))\n"
+        "size(layer.freeze()(x, num_threads=3))\n"
+        "tape = size(layer.record(x, num_threads=4))\n"
+        "size(tape.backward(num_threads=5))\n"
+        "size(cell(rows, num_threads=6))\n"
+        "size(cell.freeze()(rows, num_threads=7))\n"
+        "tape = size(cell.record(rows, num_threads=8))\n"
+        "size(tape.backward(num_threads=9))\n"
+        "rk.set_num_threads(10)\n"
+        "size(layer.record(x, num_threads=2)[2].backward())\n"
+        "print(sizes)"
+    )
+    assert python(code, RNNKERN_NUM_THREADS="1").strip() == "[2, 3, 4, 5, 6, 7, 8, 9, 10]"
+
+
 def test_more_threads_than_there_is_work_for() -> None:
     for case in (BY_ROWS, BY_UNITS):
         data = make(case, np.float32)
         want = named(*inference(data, num_threads=1))
-        assert_same_bits(named(*inference(data, num_threads=10**6)), want)
+        for n in (10**6, 2**40):
+            assert_same_bits(named(*inference(data, num_threads=n)), want)
+
+
+def test_a_team_has_a_largest_size() -> None:
+    """256 members, whatever is asked for: in a new process, since they stay."""
+    code = (
+        "import numpy as np; from rnnkern import _core, functional as f\n"
+        "x, w = np.ones((2, 600, 64), np.float32), np.ones((64, 64), np.float32) / 64\n"
+        "p = {'weight_ih_l0': w, 'weight_hh_l0': w}\n"
+        "y = [f.rnn_forward(x, p, num_threads=n)[0] for n in (1, 300, 300)]\n"
+        "print(_core.team_size(), (y[0] == y[1]).all(), (y[0] == y[2]).all())"
+    )
+    assert python(code).strip() == "256 True True"
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no /proc here")
+def test_workers_take_no_signals() -> None:
+    """These belong to the program's threads; the caller's own mask is as before."""
+    code = (
+        "import os, signal, numpy as np; from rnnkern import functional as f\n"
+        "x, w = np.ones((99, 64, 64)), np.ones((64, 64))\n"
+        "p = {'weight_ih_l0': w, 'weight_hh_l0': w}\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})\n"
+        "before = set(os.listdir('/proc/self/task'))\n"
+        "f.rnn_forward(x, p, num_threads=3)\n"
+        "workers = set(os.listdir('/proc/self/task')) - before\n"
+        "def blocked(task):\n"
+        "    lines = open(f'/proc/self/task/{task}/status').read().splitlines()\n"
+        "    mask = int(next(s for s in lines if s.startswith('SigBlk')).split()[1], 16)\n"
+        "    return [s.name for s in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)\n"
+        "            if mask >> (s - 1) & 1]\n"
+        "print([blocked(t) for t in workers], signal.pthread_sigmask(signal.SIG_BLOCK, ()))"
+    )
+    three = ["SIGINT", "SIGTERM", "SIGALRM"]
+    assert python(code).strip() == f"{[three, three]} {{<Signals.SIGUSR2: 12>}}"
 
 
 # threadpoolctl
@@ -406,6 +477,32 @@ def test_training_from_many_threads(case: Case, checkpoint: Any) -> None:
             assert_same_bits(got, want)
 
 
+@pytest.mark.thread_unsafe(reason="measures time")
+@pytest.mark.parametrize("pass_", ["forward", "backward"])
+def test_other_threads_go_on_during_a_call(pass_: str) -> None:
+    """The kernels do not hold the interpreter: no other thread stands still as long as they run."""
+    data = make(Case("lstm", 200, 64, 256, 256, 1), np.float32)
+    _, _, tape = data.forward(Recording())
+    calls = {
+        "forward": lambda: data.forward(Recording(num_threads=1)),  # in one piece
+        "backward": lambda: backward(data, tape, num_threads=1),
+    }
+    took = []
+
+    def run() -> None:
+        start = time.perf_counter()
+        calls[pass_]()
+        took.append(time.perf_counter() - start)
+
+    caller = threading.Thread(target=run)
+    longest, last = 0.0, time.perf_counter()
+    caller.start()
+    while caller.is_alive():
+        time.sleep(0.001)
+        longest, last = max(longest, time.perf_counter() - last), time.perf_counter()
+    assert longest < took[0] / 2
+
+
 def test_one_retained_tape_from_many_threads() -> None:
     data = make(BY_ROWS, np.float32)
     want = train(data, num_threads=1)
@@ -521,6 +618,30 @@ def test_fork_while_the_team_is_busy() -> None:
     busy.join(TIMEOUT)
     assert not failures
     assert calls > 0
+
+
+@has("fork")
+def test_many_forks_amid_a_call() -> None:
+    """They meet the team at every stage, members that wait at a barrier among them."""
+    code = (
+        "import os, signal, threading, numpy as np; from rnnkern import functional as f\n"
+        "rng = np.random.default_rng(0)\n"
+        "x, w = rng.normal(size=(300, 1, 250)), rng.normal(size=(250, 250)) / 16\n"
+        "p = {'weight_ih_l0': w, 'weight_hh_l0': w}\n"
+        "run = lambda: f.rnn_forward(x, p, num_threads=2)[0].tobytes()\n"
+        "want, stop = run(), threading.Event()\n"
+        "def keep_busy():\n"
+        "    while not stop.is_set(): run()\n"
+        "busy = threading.Thread(target=keep_busy); busy.start()\n"
+        "def fork():\n"
+        "    child = os.fork()\n"
+        "    if not child:\n"
+        "        signal.alarm(20); os._exit(run() != want)\n"
+        "    return os.waitpid(child, 0)[1]\n"
+        "failed = next((s for s in (fork() for _ in range(100)) if s), None)\n"
+        "stop.set(); busy.join(); print(failed)"
+    )
+    assert python(code, PYTHONWARNINGS="ignore").strip() == "None"
 
 
 @forks

@@ -408,6 +408,20 @@ def test_masked_mean_forward_and_backward(batch_first, F):
     assert dy[~behind].all()
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_masked_mean_of_as_many_rows_as_steps(batch_first):
+    """No shape tells a mistaken layout here."""
+    y, lengths = rng(0).normal(size=(3, 3, 2)), [1, 3, 2]
+    rows = y if batch_first else y.swapaxes(0, 1)
+    close(
+        masked_mean(y, lengths, batch_first=batch_first),
+        np.stack([row[:n].mean(axis=0) for row, n in zip(rows, lengths, strict=True)]),
+    )
+    dy = masked_mean_backward(np.ones((3, 2)), lengths, 3, batch_first=batch_first)
+    for row, n in zip(dy if batch_first else dy.swapaxes(0, 1), lengths, strict=True):
+        close(row, np.repeat(np.arange(3) < n, 2).reshape(3, 2) / n)
+
+
 @both_dtypes
 @pytest.mark.parametrize("F", [1, 5, 16])
 def test_masked_mean_depends_on_the_own_real_steps_only(dtype, F):

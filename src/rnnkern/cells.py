@@ -16,9 +16,10 @@ from typing import Any, Generic, Literal
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from . import functional, threads
-from .functional import Tape
+from . import threads
+from .packed import stepper
 from .recurrent import Pair, Recurrent, S, Seed, Snapshot
+from .tape import Tape
 from .validation import Array, Shape, as_array, check_shape
 
 __all__ = ["CellTape", "FrozenCell", "GRUCell", "LSTMCell", "RNNCell"]
@@ -99,7 +100,7 @@ class FrozenCell(Snapshot, _Steps[S]):
 
     def __init__(self, layer: Recurrent) -> None:
         super().__init__(layer)
-        self._stepper = functional.stepper(self._packed, _FAST_ROWS)
+        self._stepper = stepper(self._packed, _FAST_ROWS)
 
     def __call__(self, x: ArrayLike, hx: Any = None, *, num_threads: int | None = None) -> S:
         """See the cell's `__call__`."""

@@ -17,15 +17,13 @@ wrong kind or dtype (nothing is cast in silence) and ``ValueError`` for a wrong 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import _core, threads
+from . import _core
 from .arguments import (
-    GATES,
     Checkpoint,
     Layout,
     States,
@@ -33,25 +31,21 @@ from .arguments import (
     as_output,
     as_resets,
     as_states,
-    by_kind,
-    initial_shapes,
     kernel_cell,
     network,
     new_block,
     new_call,
-    parameter_shapes,
     strided_rows,
 )
+from .packed import Packed, pack
+from .tape import Tape, tape_block
 from .validation import (
     Array,
-    Shape,
     as_floats,
-    as_targets,
     axis_length,
     boolean,
     described,
     dropout_key,
-    number,
     probability,
 )
 
@@ -114,68 +108,6 @@ class ForwardOptions(TypedDict, total=False):
     trace: bool
 
 
-class Packed:
-    """Weights as the kernels read them, made by ``pack``: immutable, cheap to share."""
-
-    __slots__ = ("_block", "_initial", "_net")
-
-    def __init__(
-        self, net: _core.Net, weights: list[Array | None], initial: Array | None = None
-    ) -> None:
-        self._net, self._initial = net, initial
-        self._block = new_block(_core.sizes(net, new_call(0, 0))[0])
-        _core.pack(net, weights, self._block)
-
-    @property
-    def net(self) -> _core.Net:
-        """What the weights are of."""
-        return self._net
-
-    @property
-    def block(self) -> Array:
-        """The packed weights, bytes."""
-        return self._block
-
-    @property
-    def initial(self) -> Array | None:
-        """Learned initial states (h or h and c, L*D, H)."""
-        return self._initial
-
-    def __reduce__(self) -> Any:
-        raise TypeError("cannot pickle packed weights: pickle the weights, and pack them there")
-
-
-def stepper(packed: Packed, rows: int) -> _core.Stepper:
-    """For single steps of at most so many rows with little overhead."""
-    stepper = _core.Stepper()
-    workspace = new_block(_core.sizes(packed.net, new_call(1, rows))[2])
-    stepper.bind(packed.net, packed.block, workspace, rows, threads.get_num_threads())
-    return stepper
-
-
-def pack(
-    cell: Literal["rnn", "lstm", "gru"],
-    params: Mapping[str, Array],
-    *,
-    nonlinearity: Literal["tanh", "relu"] = "tanh",
-    reset_after: bool = True,
-) -> Packed:
-    """Packs weights once for many calls.
-
-    Args:
-        cell: which cell the weights are of.
-        params: the module's docstring says how.
-        nonlinearity: of the RNN.
-        reset_after: form of the GRU.
-
-    Raises:
-        ValueError, TypeError: what is missing, unexpected or wrongly shaped in params, or an
-            unknown option.
-    """
-    name = kernel_cell(cell, nonlinearity=nonlinearity, reset_after=reset_after)
-    return Packed(*network(name, params))
-
-
 def _apart(value: Any, out: Array) -> Any:
     """``value`` (an array, a tuple of arrays, None) with copies of what shares memory with out."""
     if isinstance(value, tuple):
@@ -209,29 +141,12 @@ def _forward(
     if unknown:
         function = f"{cell.partition('_')[0]}_forward"
         raise TypeError(f"{function}() got an unexpected keyword argument {min(unknown)!r}")
-    if isinstance(params, Packed):
-        if params.net.cell != cell:
-            raise ValueError(
-                f"params: expected weights of {cell!r}, got {params.net.cell!r} packed"
-            )
-        packed = params
-    else:
-        packed = Packed(*network(cell, params))
+    packed = _packed(cell, params)
     net = packed.net
     source = as_floats("x", x, net.dtype)
     layout = Layout(net, source.shape, batch_first)
     x_rows = strided_rows(layout.time_major(source))
-    hx_parts = layout.states("hx", hx)
-    shared = (net.num_layers * net.num_directions, net.hidden_size)
-    restart = layout.states(
-        "restart_state", restart_state, *dict.fromkeys((layout.state_shape, shared))
-    )
-    learned = (hx is None, restart is None) if packed.initial is not None else (False, False)
-    if packed.initial is not None:
-        hx_parts, restart = layout.learned(packed.initial, hx_parts, restart)
-    kind = _core.RESTART_ZERO
-    if restart is not None:
-        kind = _core.RESTART_PER_ROW if restart[0].ndim == 3 else _core.RESTART_SHARED
+    hx_parts, restart, learned = _starts(packed, layout, hx, restart_state)
     if not boolean("record", record) and checkpoint is not None:
         raise ValueError("checkpoint: expected None without record=True, since nothing is kept")
     if boolean("trace", trace) and checkpoint is not None:
@@ -241,7 +156,7 @@ def _forward(
         layout.rows,
         as_lengths(lengths, layout),
         as_resets(resets, layout),
-        kind,
+        _restart_kind(restart),
         checkpoint,
         record or trace,
         probability("dropout", dropout) if not trace or record else 0.0,
@@ -259,15 +174,44 @@ def _forward(
         _infer(packed, call, x_rows, hx_parts, restart, y_rows, hx_n)
         return y, as_states(hx_n)
     _, tape_size, workspace_size, _ = _core.sizes(net, call)
-    tape, workspace = _tape_block(tape_size, spare), new_block(workspace_size)
-    arrays = (x_rows, hx_parts, restart, y_rows, hx_n, tape, workspace)
+    block, workspace = tape_block(tape_size, spare), new_block(workspace_size)
+    arrays = (x_rows, hx_parts, restart, y_rows, hx_n, block, workspace)
     _core.forward(net, call, packed.block, *arrays)
-    gates = _unpacked(net, call, layout, tape, workspace) if trace else None
+    gates = _unpacked(net, call, layout, block, workspace) if trace else None
     if not record:
         return y, as_states(hx_n), gates
-    kept = Tape(packed, call, layout, x_rows, tape, restart, shape, spare)
-    kept.trace, kept._learned = gates, learned
-    return y, as_states(hx_n), kept
+    tape = Tape(packed, call, layout, x_rows, block, restart, learned, shape, spare)
+    tape.trace = gates
+    return y, as_states(hx_n), tape
+
+
+def _packed(cell: str, params: Mapping[str, Array] | Packed) -> Packed:
+    if not isinstance(params, Packed):
+        return Packed(*network(cell, params))
+    if params.net.cell != cell:
+        raise ValueError(f"params: expected weights of {cell!r}, got {params.net.cell!r} packed")
+    return params
+
+
+def _starts(
+    packed: Packed, layout: Layout, hx: Any, restart_state: Any
+) -> tuple[tuple[Array, ...] | None, tuple[Array, ...] | None, tuple[bool, bool]]:
+    """hx and restart_state as the kernels take them, and whether they are the learned states."""
+    net = packed.net
+    given = layout.states("hx", hx)
+    shared = (net.num_layers * net.num_directions, net.hidden_size)
+    shapes = dict.fromkeys((layout.state_shape, shared))
+    restart = layout.states("restart_state", restart_state, *shapes)
+    if packed.initial is None:
+        return given, restart, (False, False)
+    learned = (given is None, restart is None)
+    return *layout.learned(packed.initial, given, restart), learned
+
+
+def _restart_kind(restart: tuple[Array, ...] | None) -> int:
+    if restart is None:
+        return _core.RESTART_ZERO
+    return _core.RESTART_PER_ROW if restart[0].ndim == 3 else _core.RESTART_SHARED
 
 
 _BETWEEN_LAYERS = 1 << 22  # bytes of their sequences in inference: they stay in the cache
@@ -319,229 +263,6 @@ def _unpacked(
     found = np.empty(shape, net.dtype)
     _core.unpack(net, call, tape, workspace, found)
     return {name: layout.as_caller(found[:, :, :, i]) for i, name in enumerate(names)}
-
-
-def _tape_block(size: int, spare: list[Array] | None) -> Array:
-    """Memory for a tape: the spare block if it fits, since clearing new pages takes long."""
-    try:
-        block = spare.pop() if spare else None
-    except IndexError:  # another thread was faster
-        block = None
-    return block if block is not None and size <= block.nbytes <= 2 * size else new_block(size)
-
-
-class Tape:
-    """What a recorded forward call keeps for backward: its own packed weights, states and gates.
-
-    x is held by reference: changing it between the call and ``backward`` changes the gradients.
-    Everything else is the tape's own, so stepping an optimiser or scaling y in between cannot
-    falsify them.
-    """
-
-    def __init__(
-        self,
-        packed: Packed,
-        call: _core.Call,
-        layout: Layout,
-        x: Array,
-        block: Array | None,
-        restart: tuple[Array, ...] | None,
-        output_shape: tuple[int, ...],
-        spare: list[Array] | None,
-    ) -> None:
-        self._packed, self._call, self._layout = packed, call, layout
-        self._x, self._block = x.view(), block  # a view: x itself may be given another shape
-        self._output_shape, self._spare = output_shape, spare
-        self._restart_shape = None if restart is None else restart[0].shape
-        self._used = False
-        self.grads: Mapping[str, Array] | None = None
-        """Where ``backward`` adds parameter gradients by default: for tapes of a layer, its own."""
-        self.restart_state_grad: States | None = None
-        """Gradient of restart_state, in its shape, after ``backward``; None if none was given."""
-        self.trace: dict[str, Array] | None = None
-        """The gates, where they were asked for."""
-        self.state_grad_norms: States | None = None
-        """After ``backward(state_grads=True)``."""
-        self.row_grads: dict[str, Array] | None = None
-        """After ``backward(row_grads=True)``."""
-        self._learned = (False, False)  # whether rows start, and restart, from learned states
-
-    @property
-    def cell(self) -> str:
-        """Which cell recorded it: "rnn_tanh", "rnn_relu", "lstm", "gru" or "gru_before"."""
-        return str(self._packed.net.cell)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the tape holds beside x and the packed weights."""
-        return 0 if self._block is None else self._block.nbytes
-
-    @cached_property
-    def shapes(self) -> Mapping[str, Shape]:
-        """Names and shapes of the parameters, and so of ``grads``."""
-        net = self._packed.net
-        stack = (net.hidden_size, net.num_layers, net.num_directions)
-        shapes = parameter_shapes(GATES[net.cell], net.input_size, *stack, net.bias)
-        return shapes if self._packed.initial is None else shapes | initial_shapes(net.cell, *stack)
-
-    def backward(
-        self,
-        dy: ArrayLike | None = None,
-        dhx_n: Any = None,
-        *,
-        grads: Mapping[str, Array] | None = None,
-        need_dx: bool = True,
-        retain: bool = False,
-        num_threads: int | None = None,
-        clip_state_grad: float | None = None,
-        state_grads: bool = False,
-        row_grads: bool = False,
-    ) -> tuple[Array | None, States]:
-        """Gradients of a scalar loss; those of parameters are added into ``grads``.
-
-        Args:
-            dy: gradient of y, in y's shape; None means zeros. Ignored behind lengths.
-            dhx_n: gradient of the final states, as hx_n; None means zeros.
-            grads: mapping with the parameters' names and shapes, contiguous writeable arrays;
-                default ``self.grads``, and if that is None they are not computed.
-            need_dx: False saves the multiply for dx and returns None in its place.
-            retain: the tape can be used again (it is copied first).
-            num_threads: as for the forward call; the result does not depend on it.
-            clip_state_grad: cut each element of the gradient that a step hands on, of the state
-                before it, to -clip_state_grad..clip_state_grad (Graves 2013). None: do not.
-            state_grads: set ``state_grad_norms``, the norms of the gradients of h (for the LSTM
-                of h and c, a tuple) after each step: (L*D, T, B), laid out as y is, zero behind
-                lengths.
-            row_grads: instead of adding into ``grads`` set ``row_grads``, the parameters' gradients
-                of each row by itself, (B, ...) each, with the bits of that row alone. Needs a tape
-                of checkpoint=None, and no learned initial states.
-
-        Returns:
-            dx in x's shape (zero behind lengths), and the gradient of hx in its shape (also if hx
-            was None).
-
-        Raises:
-            RuntimeError: the tape has been used already without ``retain=True``.
-            ValueError, TypeError: an argument of the wrong shape or dtype, or grads that cannot be
-                added into.
-        """
-        if self._used:
-            raise RuntimeError(
-                "this tape has been used; call backward(retain=True) to use it more than once"
-            )
-        net, layout = self._packed.net, self._layout
-        dy_rows = None if dy is None else layout.sequence("dy", dy, *self._output_shape)
-        dhx_n_parts = layout.states("dhx_n", dhx_n)
-        of_rows = self._new_row_grads(grads) if boolean("row_grads", row_grads) else None
-        if of_rows is None:
-            targets, initial_targets = self._targets(self.grads if grads is None else grads)
-        else:
-            targets, initial_targets = by_kind(list(of_rows.values()), net.bias), []
-        boolean("retain", retain)
-        clip = 0.0 if clip_state_grad is None else number("clip_state_grad", clip_state_grad)
-        if clip_state_grad is not None and clip == 0:
-            raise ValueError("clip_state_grad: expected a number above 0 or None, got 0")
-        norms = self._new_norms() if boolean("state_grads", state_grads) else None
-        call = self._call.for_backward(
-            net,
-            threads.chosen(num_threads),
-            clip=clip,
-            state_norms=norms,
-            row_grads=of_rows is not None,
-        )
-        dx, dx_rows = layout.empty(net.input_size) if boolean("need_dx", need_dx) else (None, None)
-        dhx = layout.new_states()
-        drestart = None
-        if self._restart_shape is not None:
-            drestart = tuple(np.zeros(self._restart_shape, net.dtype) for _ in layout.state_names)
-        self._used = not retain
-        block = self._block
-        if retain and block is not None and call.keep == _core.KEEP_GATES:
-            block = new_block(block.nbytes)
-            block[:] = self._block
-        workspace = new_block(_core.sizes(net, call)[3])
-        _core.backward(
-            net,
-            call,
-            self._packed.block,
-            self._x,
-            block,
-            dy_rows,
-            dhx_n_parts,
-            dx_rows,
-            dhx,
-            drestart,
-            targets,
-            workspace,
-        )
-        if not retain:
-            if self._spare is not None and block is not None:
-                self._spare[:] = [block]
-            self._block = None
-        self._add_initial(initial_targets, dhx, drestart)
-        self.row_grads = of_rows
-        own = drestart if drestart is None or not self._learned[1] else None
-        self.restart_state_grad = None if own is None else as_states(own)
-        self.state_grad_norms = None
-        if norms is not None:
-            parts = norms.swapaxes(0, 1)  # (states, L*D, T, B)
-            self.state_grad_norms = as_states(tuple(layout.as_caller(part) for part in parts))
-        return dx, as_states(dhx)
-
-    def _new_row_grads(self, grads: Any) -> dict[str, Array]:
-        if grads is not None:
-            raise ValueError("grads: expected None with row_grads=True")
-        if self._call.keep != _core.KEEP_GATES or self._packed.initial is not None:
-            raise ValueError(
-                "row_grads: expected a tape of checkpoint=None, without learned initial states"
-            )
-        shapes, dtype = self.shapes, self._packed.net.dtype
-        return {name: np.zeros((self._call.rows, *s), dtype) for name, s in shapes.items()}
-
-    def _new_norms(self) -> Array:
-        net, call, states = self._packed.net, self._call, len(self._layout.state_names)
-        sweeps = net.num_layers * net.num_directions
-        return np.empty((sweeps, states, call.steps, call.rows), net.dtype)
-
-    def zero_grads(self) -> dict[str, Array]:
-        """New zero arrays for the gradients of all parameters."""
-        dtype = self._packed.net.dtype
-        return {name: np.zeros(shape, dtype) for name, shape in self.shapes.items()}
-
-    def _targets(
-        self, grads: Mapping[str, Array] | None
-    ) -> tuple[list[Array | None] | None, list[Array]]:
-        """Where gradients of weights go, and those of learned initial states."""
-        if grads is None:
-            return None, []
-        net, initial = self._packed.net, self._packed.initial
-        targets = list(as_targets(grads, self.shapes, net.dtype).values())
-        weights = len(targets) - (0 if initial is None else initial[..., 0].size)
-        return by_kind(targets[:weights], net.bias), targets[weights:]
-
-    def _add_initial(
-        self,
-        targets: list[Array],
-        dhx: tuple[Array, ...],
-        drestart: tuple[Array, ...] | None,
-    ) -> None:
-        """Sums over the rows that restart from the learned states, then over those that start."""
-        starts, restarts = self._learned
-        at = iter(targets)
-        for part, dstart in enumerate(dhx):
-            total = np.zeros((len(dstart), dstart.shape[-1]), dstart.dtype)
-            if restarts and drestart is not None:
-                total += drestart[part]
-            if starts:
-                total += dstart.sum(axis=1) if dstart.ndim == 3 else dstart
-            for gradient, target in zip(total, at, strict=False):
-                target += gradient
-
-    def __reduce__(self) -> Any:
-        raise TypeError(
-            "cannot copy or pickle a Tape, which belongs to one call: record again, or use it more "
-            "than once by backward(retain=True)"
-        )
 
 
 class BackwardOptions(TypedDict, total=False):

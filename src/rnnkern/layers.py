@@ -28,8 +28,9 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from . import _core, functional
 from .arguments import Checkpoint
-from .functional import Packed, Tape
+from .packed import Packed
 from .recurrent import Pair, Recurrent, S, Seed, Snapshot
+from .tape import Tape
 from .validation import Array, dropout_key
 
 if TYPE_CHECKING:

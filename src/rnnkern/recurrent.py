@@ -23,7 +23,7 @@ from .arguments import (
     parameter_shapes,
     stacked_initial,
 )
-from .functional import Packed
+from .packed import Packed
 from .parameters import Module, check_fits
 from .validation import Array, Shape, boolean, positive_int, probability
 

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 
 from . import _core, functional, threads
 from .arguments import Layout, States, as_states, new_block, new_call
-from .functional import Packed
+from .packed import Packed
 from .validation import (
     Array,
     Shape,

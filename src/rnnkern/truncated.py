@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .arguments import States
-from .functional import Tape
+from .tape import Tape
 from .validation import Array, as_array, as_integers, check_shape, positive_int
 
 __all__ = ["Chunk", "truncated_bptt"]
