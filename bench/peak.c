@@ -26,6 +26,6 @@ static void multiply_add(void *context, const struct rk_member *member)
 /* Returns the number of operations, two for each fused multiply-add. */
 double peak_run(int threads, int64_t iterations)
 {
-    rk_team_run(threads, multiply_add, &iterations);
+    rk_team_run(threads, 1000000, multiply_add, &iterations);
     return 2.0 * threads * CHAINS * VL * (double)iterations;
 }

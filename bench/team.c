@@ -12,6 +12,6 @@ void team_run(int threads, int calls, int count)
 {
     rk_team_insist(1);
     for (; calls > 0; calls--)
-        rk_team_run(threads, barriers, &count);
+        rk_team_run(threads, 0, barriers, &count);
     rk_team_insist(0);
 }

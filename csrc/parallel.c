@@ -2,9 +2,11 @@
  * calls, then sleep: a call finds them within a microsecond in a busy loop, and costs a neighbour nothing soon after it.
  * All waiting is waiting for one word to change, and all sleeping is a futex on that word.
  *
- * With more busy threads than cores a team can be fifty times slower than one thread: the scheduler may keep two members
- * on one core, which they must hand to each other at every barrier. So a member that waits in vain looks whether another
- * one lacks a core; when calls lose much of their time that way, the next ones run on the caller alone. */
+ * With more busy threads than cores (other libraries' threads that spin after a call are enough) a worker may get no core
+ * for milliseconds. So a call is made by those that come soon. Where members meet at every step it can still be fifty times
+ * slower than one thread: the scheduler may keep two members on one core, which they must hand to each other
+ * at every barrier. So a member that waits in vain looks whether another one lacks a core; when such calls lose much of
+ * their time that way, the next ones run on the caller alone. */
 #define _GNU_SOURCE
 
 #include "parallel.h"
@@ -32,7 +34,7 @@
 #define MAX_MEMBERS 256
 #define PATIENCE 100000 /* ns to spin: longer than the uneven ends of most steps, shorter than a time slice */
 #define LOOK 50000      /* ns to watch another member */
-#define MAX_VOTES 8     /* a call that lost a quarter of its time lets calls run alone for 1/16 to 16 times that time */
+#define MAX_VOTES 6     /* a call that lost half of its time lets calls run alone for 1/16 to 4 times that time */
 
 /* A word on its own cache line, since others spin on it. */
 struct word {
@@ -40,8 +42,13 @@ struct word {
     atomic_uint sleepers;
 };
 
+/* The caller sets CALLED, a worker that comes sets JOINED, the caller sets RUNNING; or IDLE again, where the worker has not
+ * come in time. So does the worker at its end. */
+enum { IDLE, CALLED, JOINED, RUNNING };
+
 struct seat {
-    struct word calls; /* the member starts when this changes */
+    struct word state;
+    int index;         /* of the member, in this call */
     atomic_int asleep; /* at a barrier */
     atomic_int clock;  /* a clockid_t, of its CPU time */
 };
@@ -56,8 +63,9 @@ struct rk_team {
     int members;         /* of this call */
     rk_work *work;
     void *context;
-    struct word arrived; /* members at the barrier */
-    struct word phase;   /* counts barriers */
+    struct word arrived;               /* members at the barrier */
+    struct word phase;                 /* counts barriers */
+    struct seat *present[MAX_MEMBERS]; /* the seats of this call's members */
     struct seat seat[MAX_MEMBERS];
 };
 
@@ -104,9 +112,9 @@ static void sleep_until_changed(struct word *word, unsigned old)
     atomic_fetch_sub(&word->sleepers, 1);
 }
 
-static void change(struct word *word)
+static void set(struct word *word, unsigned value)
 {
-    atomic_fetch_add(&word->value, 1);
+    atomic_store(&word->value, value);
     if (atomic_load(&word->sleepers))
         syscall(SYS_futex, &word->value, FUTEX_WAKE_PRIVATE, MAX_MEMBERS, NULL, NULL, 0);
 }
@@ -115,7 +123,7 @@ static void change(struct word *word)
  * that its watcher gets has no core. From then on waits are short, to leave it one, until members meet again at once. */
 static void wait_barrier(const struct rk_member *member, unsigned phase)
 {
-    struct seat *own = &team.seat[member->index], *next = &team.seat[(member->index + 1) % member->count];
+    struct seat *own = team.present[member->index], *next = team.present[(member->index + 1) % member->count];
     int crowded = atomic_load_explicit(&team.crowded, memory_order_relaxed);
     if (spin(&team.phase, phase, crowded ? 0 : PATIENCE)) {
         if (crowded)
@@ -145,27 +153,38 @@ void rk_barrier(const struct rk_member *member)
     const unsigned phase = atomic_load(&team.phase.value);
     if (atomic_fetch_add(&team.arrived.value, 1) + 1 == (unsigned)member->count) {
         atomic_store(&team.arrived.value, 0);
-        change(&team.phase);
+        set(&team.phase, phase + 1);
     } else
         wait_barrier(member, phase);
 }
 
-static void run_member(int index, int count, rk_work *work, void *context)
+static void run_member(const struct rk_member *member, rk_work *work, void *context)
 {
-    const struct rk_member member = {index, count};
     const rk_fpmode mode = rk_flush_subnormals();
-    work(context, &member);
+    work(context, member);
     rk_restore_fpmode(mode);
-    rk_barrier(&member);
+}
+
+static void run_alone(rk_work *work, void *context) { run_member(&(struct rk_member){0, 1}, work, context); }
+
+static void wait_until_changed(struct word *word, unsigned old)
+{
+    if (!spin(word, old, PATIENCE))
+        sleep_until_changed(word, old);
 }
 
 static void *worker(void *argument)
 {
     struct seat *seat = argument;
-    for (unsigned seen = 0;; seen++) {
-        if (!spin(&seat->calls, seen, PATIENCE))
-            sleep_until_changed(&seat->calls, seen);
-        run_member((int)(seat - team.seat), team.members, team.work, team.context);
+    for (;;) {
+        wait_until_changed(&seat->state, IDLE);
+        if (!atomic_compare_exchange_strong(&seat->state.value, &(unsigned){CALLED}, JOINED))
+            continue; /* too late */
+        wait_until_changed(&seat->state, JOINED);
+        const struct rk_member member = {seat->index, team.members};
+        run_member(&member, team.work, team.context);
+        atomic_store(&seat->state.value, IDLE); /* before the caller can call again */
+        rk_barrier(&member);
     }
     return NULL;
 }
@@ -194,8 +213,8 @@ static int grow_team(int threads)
     for (int i = atomic_load(&team.size); i < threads; i++) {
         struct seat *seat = &team.seat[i];
         pthread_t thread;
-        atomic_store(&seat->calls.value, 0);
-        atomic_store(&seat->calls.sleepers, 0);
+        atomic_store(&seat->state.value, IDLE);
+        atomic_store(&seat->state.sleepers, 0);
         atomic_store(&seat->asleep, 0);
         if (pthread_create(&thread, NULL, worker, seat))
             break;
@@ -208,38 +227,66 @@ static int grow_team(int threads)
     return size < threads ? size : threads;
 }
 
-static void run_team(int threads, rk_work *work, void *context)
+static void give_place(struct seat *seat, int index)
+{
+    seat->index = index;
+    team.present[index] = seat;
+}
+
+/* Calls the workers; returns how many members there are, the caller among them: those that come within `grace` ns. */
+static int assemble(int threads, int64_t grace)
 {
     const int64_t start = nanoseconds(CLOCK_MONOTONIC);
-    const int members = threads <= atomic_load(&team.size) ? threads : grow_team(threads);
-    if (members == 1 || (start < team.alone_until && !atomic_load(&insistent))) {
-        run_member(0, 1, work, context);
+    int members = 1;
+    give_place(&team.seat[0], 0);
+    for (int i = 1; i < threads; i++)
+        set(&team.seat[i].state, CALLED);
+    for (int i = 1; i < threads; i++) {
+        struct seat *seat = &team.seat[i];
+        if (atomic_load(&insistent))
+            wait_until_changed(&seat->state, CALLED);
+        else
+            spin(&seat->state, CALLED, start + grace - nanoseconds(CLOCK_MONOTONIC));
+        if (!atomic_compare_exchange_strong(&seat->state.value, &(unsigned){CALLED}, IDLE))
+            give_place(seat, members++);
+    }
+    team.members = members;
+    for (int i = 1; i < members; i++)
+        set(&team.present[i]->state, RUNNING);
+    return members;
+}
+
+static void run_team(int threads, int64_t grace, rk_work *work, void *context)
+{
+    const int64_t start = nanoseconds(CLOCK_MONOTONIC);
+    const int most = threads <= atomic_load(&team.size) ? threads : grow_team(threads);
+    if (start < team.alone_until && !atomic_load(&insistent)) {
+        run_alone(work, context);
         return;
     }
     set_clock(&team.seat[0], pthread_self());
     atomic_store(&team.crowded, 0);
     atomic_store(&team.lost, 0);
-    team.members = members;
     team.work = work;
     team.context = context;
-    for (int i = 1; i < members; i++)
-        change(&team.seat[i].calls);
-    run_member(0, members, work, context);
+    const struct rk_member member = {0, assemble(most, grace)};
+    run_member(&member, work, context);
+    rk_barrier(&member);
     const int64_t end = nanoseconds(CLOCK_MONOTONIC);
-    if (8 * atomic_load(&team.lost) > members * (end - start)) {
-        team.alone_until = end + (((end - start) << team.votes) >> (MAX_VOTES / 2));
+    if (4 * atomic_load(&team.lost) > member.count * (end - start)) {
+        team.alone_until = end + (((end - start) << team.votes) >> 4);
         team.votes += team.votes < MAX_VOTES;
     } else
         team.votes -= team.votes > 0;
 }
 
-void rk_team_run(int threads, rk_work *work, void *context)
+void rk_team_run(int threads, int64_t grace, rk_work *work, void *context)
 {
     if (threads <= 1 || atomic_exchange(&team.taken, 1)) {
-        run_member(0, 1, work, context);
+        run_alone(work, context);
         return;
     }
-    run_team(threads, work, context);
+    run_team(threads, grace, work, context);
     atomic_store(&team.taken, 0);
 }
 

@@ -352,7 +352,7 @@ static void backward(const rnnkern_net *net, const rnnkern_call *call, const voi
     if (!drestart.h)
         job.drestart_rows = NULL;
     plan_rows(&job.plan, call);
-    rk_team_run(job.threads, member_backward, &job);
+    rk_team_run(job.threads, grace_of(&job), member_backward, &job);
 }
 
 #endif

@@ -133,12 +133,21 @@ static int64_t packed_size(const struct job *job)
 #define MIN_BYTES_OF_UNITS (96 << 10)
 #define BYTES_BEYOND_L2 (1 << 20)
 
+static double work_of(const struct job *job)
+{
+    return (double)(job->cell->gates * job->hidden * (job->hidden + job->net->input_size)) *
+           (double)job->plan.real_rows * (double)(job->layers * job->directions);
+}
+
+/* What the caller waits for workers, see parallel.h: an eighth (units) to a quarter (rows) of the call at 40 and 90
+ * multiply-adds a ns, for it takes about twice its time without them; and long enough for one that sleeps. */
+static int64_t grace_of(const struct job *job) { return 30000 + (int64_t)(work_of(job) / 340); }
+
 static rnnkern_reason reason_for(const struct job *job, int units, int64_t shares)
 {
     const rnnkern_call *call = job->call;
-    const int64_t recurrent = job->cell->gates * job->hidden * job->hidden, bytes = recurrent * (int64_t)sizeof(real);
-    const double work = (double)(recurrent + job->cell->gates * job->hidden * job->net->input_size) *
-                        (double)job->plan.real_rows * (double)(job->layers * job->directions);
+    const int64_t bytes = job->cell->gates * job->hidden * job->hidden * (int64_t)sizeof(real);
+    const double work = work_of(job);
     const int needed = !units ? MIN_WORK_OF_ROWS : bytes > BYTES_BEYOND_L2 ? MIN_WORK_OF_UNITS / 2 : MIN_WORK_OF_UNITS;
     if (call->threads == 1)
         return RNNKERN_ONE_ALLOWED;

@@ -240,7 +240,7 @@ static void forward(const rnnkern_net *net, const rnnkern_call *call, const void
     job.restart = restart;
     plan_rows(&job.plan, call);
     load_restarts(&job);
-    rk_team_run(job.threads, member_forward, &job);
+    rk_team_run(job.threads, grace_of(&job), member_forward, &job);
 }
 
 #endif

@@ -47,7 +47,7 @@ static void unpack(const rnnkern_net *net, const rnnkern_call *call, void *tape,
     layout_kept(&u.job, &kept);
     layout_common(&u.job, &work);
     plan_rows(&u.job.plan, call);
-    rk_team_run(u.job.threads, member_unpack, &u);
+    rk_team_run(u.job.threads, grace_of(&u.job), member_unpack, &u);
 }
 
 #endif
