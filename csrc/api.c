@@ -114,18 +114,6 @@ rnnkern_status rnnkern_backward(const rnnkern_net *net, const rnnkern_call *call
     return RNNKERN_OK;
 }
 
-rnnkern_status rnnkern_unpack(const rnnkern_net *net, const rnnkern_call *call, void *tape, void *workspace, void *out)
-{
-    const struct rk_kernels *kernels;
-    rnnkern_status status = call ? check(net, call, &kernels) : RNNKERN_BAD_ARGUMENT;
-    if (status)
-        return status;
-    if (call->keep != RNNKERN_KEEP_GATES || !tape || !workspace || !out)
-        return RNNKERN_BAD_ARGUMENT;
-    kernels->unpack(net, call, tape, workspace, out);
-    return RNNKERN_OK;
-}
-
 rnnkern_status rnnkern_activate(rnnkern_dtype dtype, int level, rnnkern_activation activation, int64_t n, const void *x,
                                 void *y)
 {

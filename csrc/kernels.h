@@ -14,7 +14,6 @@ struct rk_kernels {
     void (*backward)(const rnnkern_net *, const rnnkern_call *, const void *packed, rnnkern_rows x, void *tape,
                      rnnkern_rows dy, rnnkern_states dhx_n, rnnkern_rows dx, rnnkern_states dhx,
                      rnnkern_states drestart, void *const *grads, void *workspace);
-    void (*unpack)(const rnnkern_net *, const rnnkern_call *, void *tape, void *workspace, void *out);
     void (*activate)(rnnkern_activation, int64_t n, const void *x, void *y);
     void (*dropout_mask)(double dropout, uint64_t seed, int64_t layer, int64_t step, int64_t row, int64_t n,
                          void *mask);

@@ -96,10 +96,15 @@ typedef struct {
     uint64_t seed;   /* of the dropout masks */
     int threads;     /* at most so many, >= 1 */
     rnnkern_split split;
+    void *trace;       /* forward: where gates and states of every step go, see below; NULL: nowhere */
     int row_grads;     /* backward: grads are of each row, (B, ...) each; only with RNNKERN_KEEP_GATES */
     double clip;       /* backward: cuts the gradients of states to -clip..clip at every step; 0: does not */
     void *state_norms; /* backward: where the norms of these gradients go, (L*D, S, T, B), S states; NULL: nowhere */
 } rnnkern_call;
+
+/* A trace is dense, (L*D, T, B, V, H), and zero behind lengths. The V vectors are
+ *   RNN a h (a: before the activation)      LSTM i f g o h c
+ *   GRU n r z u h (u = U h + b_hh of n)     GRU reset-before n r z h */
 
 typedef struct {
     size_t packed;             /* packed weights */
@@ -153,12 +158,6 @@ rnnkern_status rnnkern_forward(const rnnkern_net *net, const rnnkern_call *call,
 rnnkern_status rnnkern_backward(const rnnkern_net *net, const rnnkern_call *call, const void *packed, rnnkern_rows x,
                                 void *tape, rnnkern_rows dy, rnnkern_states dhx_n, rnnkern_rows dx, rnnkern_states dhx,
                                 rnnkern_states drestart, void *const *grads, void *workspace);
-
-/* What a tape of RNNKERN_KEEP_GATES holds, as a dense array (L*D, T, B, V, H): of each step its gates (after backward: their
- * gradients), then its states; zero behind lengths.
- *   RNN a, h (a: before the activation)     LSTM i f g o, h c     GRU n r z u, h (u = U h + b_hh of n)     reset-before n r z, h
- * workspace: as for the forward call. */
-rnnkern_status rnnkern_unpack(const rnnkern_net *net, const rnnkern_call *call, void *tape, void *workspace, void *out);
 
 /* The kernels' sigmoid and tanh, element by element; y may be x. */
 rnnkern_status rnnkern_activate(rnnkern_dtype dtype, int level, rnnkern_activation activation, int64_t n, const void *x,

@@ -15,10 +15,10 @@
 #include "kernels/pack.h"
 #include "kernels/philox.h"
 #include "kernels/rows.h"
+#include "kernels/trace.h"
 #include "kernels/sequence.h"
 #include "kernels/gradient.h"
 #include "kernels/backward.h"
-#include "kernels/unpack.h"
 
 static rnnkern_status sizes(const rnnkern_net *net, const rnnkern_call *call, rnnkern_sizes_t *out)
 {
@@ -62,7 +62,6 @@ const struct rk_kernels RK_TABLE = {
     .pack = pack,
     .forward = forward,
     .backward = backward,
-    .unpack = unpack,
     .activate = activate,
     .dropout_mask = dropout_mask,
 };

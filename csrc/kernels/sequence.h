@@ -150,6 +150,7 @@ static void direction_forward(const struct job *job, const struct direction *d, 
     struct block k = whole_block(job, d);
     const int64_t steps = k.end;
 
+    clear_trace(job, d, part);
     FOR_OWN_SEQUENCES(job, part, j)
         load_state(job, job->hx, d->index * job->plan.rows + job->plan.order[j], carry_at(job, &k, j));
     sync_units(part);
@@ -170,6 +171,7 @@ static void direction_forward(const struct job *job, const struct direction *d, 
             rk_barrier(&part->member); /* another member's rows of the chunk before may lie where ours of this one do */
         chunk_forward(job, d, part, &k, q, end);
         emit_outputs(job, d, part, list);
+        emit_trace(job, d, part, &k, list);
         if (!keeps_all_states(call)) {
             FOR_OWN_SEQUENCES(job, part, j)
                 if (state_after(job, d, &k, j) != carry_at(job, &k, j))

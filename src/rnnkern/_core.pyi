@@ -21,7 +21,7 @@ RESTART_ZERO: Final[int]
 RESTART_SHARED: Final[int]
 RESTART_PER_ROW: Final[int]
 REASONS: Final[tuple[str, ...]]
-UNPACKED: Final[tuple[tuple[str, ...], ...]]
+TRACED: Final[tuple[tuple[str, ...], ...]]
 SPLITS: Final[tuple[str, ...]]
 
 @disjoint_base
@@ -81,9 +81,12 @@ class Call:
     @property
     def keep(self) -> int: ...
     @property
+    def traced(self) -> bool: ...
+    @property
     def segment(self) -> int: ...
     @property
     def restart_kind(self) -> int: ...
+    def trace_into(self, net: Net, trace: _Array) -> None: ...
     def part(self, start: int, stop: int) -> Call: ...
     def for_backward(
         self,
@@ -159,9 +162,6 @@ def backward(
     drestart: _States | None,
     grads: list[_Array | None] | None,
     workspace: _Array | None,
-) -> None: ...
-def unpack(
-    net: Net, call: Call, tape: _Array | None, workspace: _Array | None, out: _Array
 ) -> None: ...
 def activate(level: int, activation: str, x: _Array) -> _Array: ...
 def dropout_mask(

@@ -51,6 +51,7 @@ cdef extern from "rnnkern.h" nogil:
         uint64_t seed
         int threads
         rnnkern_split split
+        void *trace
         int row_grads
         double clip
         void *state_norms
@@ -87,7 +88,6 @@ cdef extern from "rnnkern.h" nogil:
     rnnkern_status rnnkern_backward(const rnnkern_net *, const rnnkern_call *, const void *, rnnkern_rows, void *,
                                     rnnkern_rows, rnnkern_states, rnnkern_rows, rnnkern_states, rnnkern_states,
                                     void *const *, void *)
-    rnnkern_status rnnkern_unpack(const rnnkern_net *, const rnnkern_call *, void *, void *, void *)
     rnnkern_status rnnkern_activate(rnnkern_dtype, int, rnnkern_activation, int64_t, const void *, void *)
     rnnkern_status rnnkern_dropout_mask(rnnkern_dtype, double, uint64_t, int64_t, int64_t, int64_t, int64_t, void *)
 
@@ -102,7 +102,7 @@ cdef extern from "<stdatomic.h>" nogil:
 # In the order of the enums of rnnkern.h.
 CELLS = ("rnn_tanh", "rnn_relu", "lstm", "gru", "gru_before")
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
-UNPACKED = (("a", "h"), ("a", "h"), ("i", "f", "g", "o", "h", "c"), ("n", "r", "z", "u", "h"), ("n", "r", "z", "h"))
+TRACED = (("a", "h"), ("a", "h"), ("i", "f", "g", "o", "h", "c"), ("n", "r", "z", "u", "h"), ("n", "r", "z", "h"))
 ACTIVATIONS = ("sigmoid", "tanh")
 KEEP_NONE, KEEP_GATES, KEEP_STATES, KEEP_SEGMENTS = range(4)
 RESTART_ZERO, RESTART_SHARED, RESTART_PER_ROW = range(3)
@@ -191,7 +191,7 @@ cdef class Call:
 
     cdef rnnkern_call c
     cdef readonly object lengths, resets
-    cdef object state_norms
+    cdef object state_norms, trace
 
     def __cinit__(self, int64_t steps, int64_t rows, lengths, resets, int restart_kind, int keep, int64_t segment,
                   double dropout, uint64_t seed, int threads, str split="auto"):
@@ -224,12 +224,23 @@ cdef class Call:
         return <int>self.c.keep
 
     @property
+    def traced(self):
+        return self.c.trace != NULL
+
+    @property
     def segment(self):
         return self.c.segment
 
     @property
     def restart_kind(self):
         return <int>self.c.restart_kind
+
+    def trace_into(self, Net net, trace):
+        """Shows gates and states there: contiguous (L*D, T, B, len(TRACED[cell]), H)."""
+        cdef int64_t vectors = len(TRACED[<int>net.c.cell]) * net.c.hidden_size
+        self.trace = trace
+        self.c.trace = plain(trace, type_of(net), net.c.num_layers * net.c.num_directions * self.c.steps
+                             * self.c.rows * vectors)
 
     def part(self, int64_t start, int64_t stop):
         """The same call on some of the steps; itself for all of them. Of inference."""
@@ -408,20 +419,6 @@ def backward(Net net, Call call, packed, x, tape, dy, dhx_n, dx, dhx, drestart, 
     with nogil:
         status = rnnkern_backward(&net.c, &call.c, packed_at, x_at, tape_at, dy_at, dhx_n_at, dx_at, dhx_at,
                                   drestart_at, grads_at, workspace_at)
-    check(status)
-
-
-def unpack(Net net, Call call, tape, workspace, out):
-    """rnnkern_unpack: out is contiguous (L*D, T, B, slots + states, H)."""
-    needed = sizes(net, call)
-    cdef void *tape_at = block(tape, needed[1])
-    cdef void *workspace_at = block(workspace, needed[2])
-    cdef int64_t sweeps = net.c.num_layers * net.c.num_directions
-    cdef void *to = plain(out, type_of(net),
-                          sweeps * call.c.steps * call.c.rows * len(UNPACKED[<int>net.c.cell]) * net.c.hidden_size)
-    cdef rnnkern_status status
-    with nogil:
-        status = rnnkern_unpack(&net.c, &call.c, tape_at, workspace_at, to)
     check(status)
 
 

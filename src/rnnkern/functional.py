@@ -90,7 +90,6 @@ class ForwardOptions(TypedDict, total=False):
             ``tape.trace``. A dict of arrays (L*D, T, B, H), laid out as y is, zero behind lengths:
             "h"; for the LSTM "i", "f", "g", "o", "c"; for the GRU "r", "z", "n" and with
             reset_after "u" = U h + b_hh, on which r acts. For the RNN "a", before the activation.
-            Needs checkpoint=None.
     """
 
     batch_first: bool
@@ -149,8 +148,6 @@ def _forward(
     hx_parts, restart, learned = _starts(packed, layout, hx, restart_state)
     if not boolean("record", record) and checkpoint is not None:
         raise ValueError("checkpoint: expected None without record=True, since nothing is kept")
-    if boolean("trace", trace) and checkpoint is not None:
-        raise ValueError(f"checkpoint: expected None with trace=True, got {checkpoint!r}")
     call = new_call(
         layout.steps,
         layout.rows,
@@ -158,8 +155,8 @@ def _forward(
         as_resets(resets, layout),
         _restart_kind(restart),
         checkpoint,
-        record or trace,
-        probability("dropout", dropout) if not trace or record else 0.0,
+        record,
+        probability("dropout", dropout),
         dropout_key("seed", seed),
         num_threads,
     )
@@ -170,16 +167,14 @@ def _forward(
     if out is not None:  # what it overlaps is copied first
         x_rows, hx_parts, restart = (_apart(a, out) for a in (x_rows, hx_parts, restart))
     hx_n = layout.new_states()
-    if not record and not trace:
+    gates = _trace(net, call, layout) if boolean("trace", trace) else None
+    if not record:
         _infer(packed, call, x_rows, hx_parts, restart, y_rows, hx_n)
-        return y, as_states(hx_n)
+        return (y, as_states(hx_n)) if gates is None else (y, as_states(hx_n), gates)
     _, tape_size, workspace_size, _ = _core.sizes(net, call)
     block, workspace = tape_block(tape_size, spare), new_block(workspace_size)
     arrays = (x_rows, hx_parts, restart, y_rows, hx_n, block, workspace)
     _core.forward(net, call, packed.block, *arrays)
-    gates = _unpacked(net, call, layout, block, workspace) if trace else None
-    if not record:
-        return y, as_states(hx_n), gates
     tape = Tape(packed, call, layout, x_rows, block, restart, learned, shape, spare)
     tape.trace = gates
     return y, as_states(hx_n), tape
@@ -222,7 +217,7 @@ def _piece(net: _core.Net, call: _core.Call) -> int:
 
     So its memory does not grow with the steps. A reverse direction has to start at the end.
     """
-    if net.num_directions == 2:
+    if net.num_directions == 2 or call.traced:
         return call.steps
     step = 2 * call.rows * net.hidden_size * net.dtype.itemsize
     return min(call.steps, max(1, _BETWEEN_LAYERS // max(1, step)))
@@ -253,15 +248,12 @@ def _output_shape(net: _core.Net, all_layers: bool) -> tuple[int, ...]:
     return (net.num_layers, features) if all_layers else (features,)
 
 
-def _unpacked(
-    net: _core.Net, call: _core.Call, layout: Layout, tape: Array | None, workspace: Array
-) -> dict[str, Array]:
-    """What ``trace`` shows."""
-    names = _core.UNPACKED[_core.CELLS.index(net.cell)]
+def _trace(net: _core.Net, call: _core.Call, layout: Layout) -> dict[str, Array]:
+    """Where the call will show its gates and states."""
+    names = _core.TRACED[_core.CELLS.index(net.cell)]
     sweeps = net.num_layers * net.num_directions
-    shape = (sweeps, call.steps, call.rows, len(names), net.hidden_size)
-    found = np.empty(shape, net.dtype)
-    _core.unpack(net, call, tape, workspace, found)
+    found = np.empty((sweeps, call.steps, call.rows, len(names), net.hidden_size), net.dtype)
+    call.trace_into(net, found)
     return {name: layout.as_caller(found[:, :, :, i]) for i, name in enumerate(names)}
 
 

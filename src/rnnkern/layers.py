@@ -174,7 +174,7 @@ class _Layer(Recurrent, _Sequences[S]):
             dropout_seed: 0 to 2**64-1, fixes the dropout masks. By default each call draws new
                 ones, in a sequence that the layer's `seed` determines.
             all_layers: see `__call__`, before dropout; `tape.backward` takes such a dy.
-            trace: set `tape.trace` to what `__call__` returns; needs checkpoint=None.
+            trace: set `tape.trace` to what `__call__` returns.
 
         Returns:
             y and the final state as `__call__`, and a tape whose `backward(dy, dhx_n)` returns

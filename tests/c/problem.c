@@ -377,21 +377,17 @@ struct result run(struct pool *pool, const struct problem *p, const struct mode 
     CHECK(status == RNNKERN_OK, "rnnkern_pack returns %d", status);
     const uint64_t packed_sum = sum_of_bytes(packed, sizes.packed);
     r.hx_n = new_states(pool, p, p->rows);
+    const size_t one_each = (size_t)(state_count(p) * p->steps * p->rows) * item_size(p);
+    if (mode->rows_first)
+        call.trace = block_of(&scratch, p, 6 * one_each * (size_t)net.hidden_size, GARBAGE);
     status = rnnkern_forward(&net, &call, packed, x, p->hx, p->restart, y, r.hx_n, tape,
                              block_of(&scratch, p, sizes.forward_workspace, GARBAGE));
     CHECK(status == RNNKERN_OK, "rnnkern_forward returns %d", status);
     r.y = read_out(pool, p, mode, y, output_width(p));
 
     if (records) {
-        const size_t state = (size_t)(state_count(p) * p->steps * p->rows) * item_size(p);
         if (mode->rows_first) /* not always: its barriers could hide races */
-            call.state_norms = block_of(&scratch, p, 2 * state, GARBAGE);
-        if (mode->rows_first && mode->keep == RNNKERN_KEEP_GATES) {
-            void *gates = block_of(&scratch, p, 6 * state * (size_t)net.hidden_size, GARBAGE);
-            void *workspace = block_of(&scratch, p, sizes.forward_workspace, GARBAGE);
-            status = rnnkern_unpack(&net, &call, tape, workspace, gates);
-            CHECK(status == RNNKERN_OK, "rnnkern_unpack returns %d", status);
-        }
+            call.state_norms = block_of(&scratch, p, 2 * one_each, GARBAGE);
         call.threads = mode->backward_threads;
         rnnkern_sizes(&net, &call, &sizes);
         const rnnkern_rows dy = read_in(&scratch, p, mode, p->dy, output_width(p)).rows;

@@ -1,0 +1,38 @@
+/* Gates and states of every step for the caller: of each layer and direction, step and row the cell's slots and then its states,
+ * dense (L*D, T, B, slots + states, H), zero behind a row's length. */
+#ifndef RK_TRACE_H
+#define RK_TRACE_H
+
+static inline int64_t trace_row(const struct job *job) { return (job->cell->slots + job->cell->states) * job->hidden; }
+
+static inline real *trace_at(const struct job *job, const struct direction *d, int64_t t, int64_t b)
+{
+    return (real *)job->call->trace + ((d->index * job->call->steps + t) * job->plan.rows + b) * trace_row(job);
+}
+
+/* Of the listed rows, a member's own panels, while they are in the cache. */
+static void emit_trace(const struct job *job, const struct direction *d, const struct part *part, const struct block *k,
+                       const struct rows *list)
+{
+    for (int64_t i = 0; job->call->trace && i < list->n; i++) {
+        real *to = trace_at(job, d, list->step[i], list->row[i]);
+        for (int64_t p = panel_begin(part, job->panels); p < panel_end(part, job->panels); p++) {
+            const size_t bytes = (size_t)units_in(job->hidden, p) * sizeof *to;
+            for (int slot = 0; slot < job->cell->slots; slot++)
+                memcpy(to + slot * job->hidden + p * LANES, list->z[i] + p * k->z_panel + slot * LANES, bytes);
+            for (int s = 0; s < job->cell->states; s++)
+                memcpy(to + (job->cell->slots + s) * job->hidden + p * LANES,
+                       list->current[i] + s * job->part + p * LANES, bytes);
+        }
+    }
+}
+
+static void clear_trace(const struct job *job, const struct direction *d, const struct part *part)
+{
+    if (job->call->trace)
+        FOR_OWN_SEQUENCES(job, part, j)
+            for (int64_t t = job->plan.length[j]; t < job->call->steps; t++)
+                memset(trace_at(job, d, t, job->plan.order[j]), 0, (size_t)trace_row(job) * sizeof(real));
+}
+
+#endif
