@@ -1282,6 +1282,11 @@ def test_the_memory_of_a_tape_serves_the_next() -> None:
     retained = again.backward(retain=True)
     assert again._block is block
     np.testing.assert_array_equal(again.backward()[0], retained[0])
+    somewhat_smaller = layer.record(x[:3])[2]
+    assert somewhat_smaller._block is block
+    assert somewhat_smaller.nbytes == layer.memory_estimate(3, 2)["tape"]
+    somewhat_smaller.backward(retain=True)
+    somewhat_smaller.backward()
     much_smaller = layer.record(x[:1, :1])[2]
     assert much_smaller._block is not block
     assert copy.deepcopy(layer)._spare == pickle.loads(pickle.dumps(layer))._spare == []

@@ -55,6 +55,7 @@ class Tape:
     ) -> None:
         self._packed, self._call, self._layout = packed, call, layout
         self._x, self._block = x.view(), block  # a view: x itself may be given another shape
+        self._size = _core.sizes(packed.net, call)[1]  # of the block; a spare one may be larger
         self._output_shape, self._spare = output_shape, spare
         self._learned = learned  # whether rows start, and restart, from the learned states
         self._restart_shape = None if restart is None else restart[0].shape
@@ -78,7 +79,7 @@ class Tape:
     @property
     def nbytes(self) -> int:
         """Bytes that the tape holds beside x and the packed weights."""
-        return 0 if self._block is None else self._block.nbytes
+        return 0 if self._block is None else self._size
 
     @cached_property
     def shapes(self) -> Mapping[str, Shape]:
@@ -161,8 +162,8 @@ class Tape:
         self._used = not retain
         block = self._block
         if retain and block is not None and call.keep == _core.KEEP_GATES:
-            block = new_block(block.nbytes)
-            block[:] = self._block
+            block, kept = new_block(self._size), block
+            block[: self._size] = kept[: self._size]
         workspace = new_block(_core.sizes(net, call)[3])
         _core.backward(
             net,
