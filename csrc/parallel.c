@@ -243,10 +243,8 @@ static int assemble(int threads, int64_t grace)
         set(&team.seat[i].state, CALLED);
     for (int i = 1; i < threads; i++) {
         struct seat *seat = &team.seat[i];
-        if (atomic_load(&insistent))
-            wait_until_changed(&seat->state, CALLED);
-        else
-            spin(&seat->state, CALLED, start + grace - nanoseconds(CLOCK_MONOTONIC));
+        while (!spin(&seat->state, CALLED, start + grace - nanoseconds(CLOCK_MONOTONIC)) && atomic_load(&insistent))
+            ; /* not asleep: a worker that joins wakes no one */
         if (!atomic_compare_exchange_strong(&seat->state.value, &(unsigned){CALLED}, IDLE))
             give_place(seat, members++);
     }
