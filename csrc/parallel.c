@@ -63,9 +63,10 @@ struct rk_team {
     int members;         /* of this call */
     rk_work *work;
     void *context;
-    struct word arrived;               /* members at the barrier */
-    struct word phase;                 /* counts barriers */
-    struct seat *present[MAX_MEMBERS]; /* the seats of this call's members */
+    struct word arrived; /* members at the barrier */
+    struct word phase;   /* counts barriers */
+    _Atomic(struct seat *)
+        present[MAX_MEMBERS]; /* of this call's members; a late reader at its last barrier may see the next's */
     struct seat seat[MAX_MEMBERS];
 };
 
@@ -123,7 +124,8 @@ static void set(struct word *word, unsigned value)
  * that its watcher gets has no core. From then on waits are short, to leave it one, until members meet again at once. */
 static void wait_barrier(const struct rk_member *member, unsigned phase)
 {
-    struct seat *own = team.present[member->index], *next = team.present[(member->index + 1) % member->count];
+    struct seat *own = atomic_load(&team.present[member->index]);
+    struct seat *next = atomic_load(&team.present[(member->index + 1) % member->count]);
     int crowded = atomic_load_explicit(&team.crowded, memory_order_relaxed);
     if (spin(&team.phase, phase, crowded ? 0 : PATIENCE)) {
         if (crowded)
@@ -230,7 +232,7 @@ static int grow_team(int threads)
 static void give_place(struct seat *seat, int index)
 {
     seat->index = index;
-    team.present[index] = seat;
+    atomic_store(&team.present[index], seat);
 }
 
 /* Calls the workers; returns how many members there are, the caller among them: those that come within `grace` ns. */
@@ -250,7 +252,7 @@ static int assemble(int threads, int64_t grace)
     }
     team.members = members;
     for (int i = 1; i < members; i++)
-        set(&team.present[i]->state, RUNNING);
+        set(&atomic_load(&team.present[i])->state, RUNNING);
     return members;
 }
 
