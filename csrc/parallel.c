@@ -66,7 +66,7 @@ struct rk_team {
     struct word arrived; /* members at the barrier */
     struct word phase;   /* counts barriers */
     _Atomic(struct seat *)
-        present[MAX_MEMBERS]; /* of this call's members; a late reader at its last barrier may see the next's */
+        present[MAX_MEMBERS]; /* of this call; who leaves the last barrier late may see the next call's */
     struct seat seat[MAX_MEMBERS];
 };
 
