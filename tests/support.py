@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -171,3 +171,15 @@ def core_outputs(
     if drestart is not None:
         out |= {f"restart_state[{i}]": a for i, a in enumerate(drestart)}
     return out
+
+
+def numeric_derivative(
+    loss: Callable[[], float], values: Array, index: Any, step: float = 1e-3
+) -> float:
+    """That of the loss by values[index], from four points; values are as they were."""
+    old, found = values[index], []
+    for k in (-2, -1, 1, 2):
+        values[index] = old + k * step
+        found.append(loss())
+    values[index] = old
+    return (found[0] - 8 * found[1] + 8 * found[2] - found[3]) / (12 * step)

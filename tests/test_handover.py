@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import numeric_derivative
 
 import rnnkern as rk
 
@@ -33,12 +34,7 @@ def test_gradients_go_through_both(cls: Any, checkpoint: Any) -> None:
     for values, gradient in places:
         for index in rng.integers(0, values.size, 3):
             at = np.unravel_index(index, values.shape)
-            old, step, found = values[at], 1e-3, []
-            for k in (-2, -1, 1, 2):
-                values[at] = old + k * step
-                found.append(loss())
-            values[at] = old
-            numeric = (found[0] - 8 * found[1] + 8 * found[2] - found[3]) / (12 * step)
+            numeric = numeric_derivative(loss, values, at)
             assert gradient[at] == pytest.approx(numeric, rel=1e-7, abs=1e-9)
 
 

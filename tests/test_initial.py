@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import numeric_derivative
 
 import rnnkern as rk
 from rnnkern import functional, isa
@@ -88,14 +89,7 @@ def test_the_gradient_sums_over_rows_that_start_and_restart(
 
     for name, gradient in analytic.items():
         for unit in (0, 9, 16):
-            at = layer.params[name]
-            old, step = at[unit], 1e-3
-            values = []
-            for k in (-2, -1, 1, 2):
-                at[unit] = old + k * step
-                values.append(loss())
-            at[unit] = old
-            numeric = (values[0] - 8 * values[1] + 8 * values[2] - values[3]) / (12 * step)
+            numeric = numeric_derivative(loss, layer.params[name], unit)
             assert gradient[unit] == pytest.approx(numeric, rel=1e-7, abs=1e-8)
 
 

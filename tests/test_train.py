@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import numeric_derivative
 
 from rnnkern import train
 from rnnkern.train import (
@@ -40,12 +41,7 @@ def derivative(f, array, h=1e-3):
     """4-point numerical derivative of the scalar f() by each entry of array, which f reads."""
     result = np.empty_like(array)
     for index in np.ndindex(array.shape):
-        old, values = array[index], []
-        for k in (-2, -1, 1, 2):
-            array[index] = old + k * h
-            values.append(f())
-        array[index] = old
-        result[index] = (values[0] - 8 * values[1] + 8 * values[2] - values[3]) / (12 * h)
+        result[index] = numeric_derivative(f, array, index, h)
     return result
 
 

@@ -30,11 +30,15 @@ static const real *operand_row(const struct job *job, const struct rows *list, i
     return job->cell->pass[index - 1].operand == PREVIOUS_H ? list->previous[i] : list->current[i] + job->part;
 }
 
-/* The member's tiles of an operand. */
+/* The member's tiles of an operand; all of them where part is NULL. */
 static void own_tiles(const struct job *job, const struct direction *d, const struct part *part,
                       const struct operand_view *o, int64_t *begin, int64_t *end)
 {
     const int64_t all = tiles_of_layer(job, d->layer), n = tiles_of(o->size);
+    *begin = 0;
+    *end = n;
+    if (!part)
+        return;
     *begin = min_of(n, max_of(0, own_begin(part, all) - o->first_tile));
     *end = min_of(n, max_of(0, own_end(part, all) - o->first_tile));
 }
@@ -69,9 +73,8 @@ static void sum_run(const struct job *job, const struct direction *d, const stru
 {
     for (int index = 0; index <= job->cell->passes; index++) {
         const struct operand_view o = operand_at(job, d, index);
-        int64_t begin = 0, end = tiles_of(o.size);
-        if (part)
-            own_tiles(job, d, part, &o, &begin, &end);
+        int64_t begin, end;
+        own_tiles(job, d, part, &o, &begin, &end);
         real *packed = sums->input + o.first_tile * MAX_ROWS * RUN_ROWS;
         pack_run_input(job, list, index, o.size, packed, begin * MAX_ROWS, end * MAX_ROWS);
         const struct run_sum sum = {.rows = list->n,
@@ -112,9 +115,8 @@ static void add_weight_gradient(const struct job *job, const struct direction *d
         const int recurrent = index > 0;
         const int64_t units = job->cell->gates * job->hidden;
         real *weight = grads[recurrent], *bias = grads[2 + recurrent];
-        int64_t begin = 0, end = tiles_of(o.size);
-        if (part)
-            own_tiles(job, d, part, &o, &begin, &end);
+        int64_t begin, end;
+        own_tiles(job, d, part, &o, &begin, &end);
         unpack_gradient(job, sums->total + o.offset, o.size, o.first, o.count, weight + row * units * o.size,
                         bias ? bias + row * units : NULL, begin * MAX_ROWS, end * MAX_ROWS);
     }

@@ -38,6 +38,30 @@ def save(layer: Recurrent, path: str | os.PathLike[str]) -> None:
         np.savez(file, **arrays)
 
 
+def read_archive(
+    path: str | os.PathLike[str], what: str
+) -> tuple[dict[str, Any], dict[str, Array]]:
+    """The JSON header, which has a "format", and the other arrays of an .npz file.
+
+    Raises:
+        OSError: the file cannot be opened.
+        ValueError: it is not such a file: not ``what`` it should be.
+    """
+    import json
+
+    with open(path, "rb") as file:
+        try:
+            # zipfile and NumPy's format raise nearly anything for damaged files.
+            with np.load(file, allow_pickle=False) as archive:
+                arrays: dict[str, Array] = dict(archive.items())
+            header: dict[str, Any] = json.loads(str(arrays.pop("header")))
+            header["format"]
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ValueError(f"{path}: not {what}, or damaged; {reason}") from error
+    return header, arrays
+
+
 def load(path: str | os.PathLike[str]) -> Any:
     """Return the layer or cell that `save` wrote: class, options, dtype and parameters.
 
@@ -48,21 +72,8 @@ def load(path: str | os.PathLike[str]) -> Any:
         OSError: the file cannot be opened.
         ValueError: it is not such a file, is damaged, or is of a newer version.
     """
-    import json
-
-    with open(path, "rb") as file:
-        try:
-            # zipfile and NumPy's format raise nearly anything for damaged files.
-            with np.load(file, allow_pickle=False) as archive:
-                arrays = dict(archive.items())
-            header = json.loads(str(arrays.pop("header")))
-            known = header["format"] == _FORMAT
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise ValueError(
-                f"{path}: not a file that rnnkern saved, or damaged; {reason}"
-            ) from error
-    if not known:
+    header, arrays = read_archive(path, "a file that rnnkern saved")
+    if header["format"] != _FORMAT:
         raise ValueError(f"{path}: not a file that rnnkern saved")
     if header.get("version") != _VERSION:
         raise ValueError(

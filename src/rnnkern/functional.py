@@ -35,6 +35,7 @@ from .arguments import (
     network,
     new_block,
     new_call,
+    state_names,
     strided_rows,
 )
 from .packed import Packed, pack
@@ -401,6 +402,6 @@ def net_memory(net: _core.Net, call: _core.Call) -> dict[str, int]:
     if call.keep == _core.KEEP_NONE:
         forward = _core.sizes(net, call.part(0, _piece(net, call)))[2]
     features = net.num_directions * net.hidden_size
-    states = (2 if net.cell == "lstm" else 1) * net.num_layers * features
+    states = len(state_names(net.cell)) * net.num_layers * features
     outputs = net.dtype.itemsize * call.rows * (call.steps * features + states)
     return {"tape": tape, "workspace": max(forward, backward), "packed": packed, "outputs": outputs}

@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _core, functional, threads
-from .arguments import Layout, States, as_states, new_block, new_call
+from .arguments import Layout, States, as_states, new_block, new_call, state_names
+from .files import read_archive
 from .packed import Packed
 from .validation import (
     Array,
@@ -77,7 +78,7 @@ class Stream(_core.StreamBase):
             )
         self._pack, self._threads = pack, threads.checked(num_threads)
         shape = (net.num_layers, axis_length("batch_size", batch_size), net.hidden_size)
-        self._use(packed, tuple(np.empty(shape, net.dtype) for _ in _parts(net)))
+        self._use(packed, tuple(np.empty(shape, net.dtype) for _ in state_names(net.cell)))
         self._attached = np.zeros(shape[1], bool)
         self.restart_state = restart_state
         self.reset()
@@ -228,7 +229,7 @@ class Stream(_core.StreamBase):
         self._restart_given = value is not None
         if value is None:
             learned = self._packed.initial
-            zeros = np.zeros((len(_parts(self.net)), *shape), self.dtype)
+            zeros = np.zeros((len(state_names(self.net.cell)), *shape), self.dtype)
             value = as_states(tuple(zeros if learned is None else learned))
         self._restart = tuple(s.copy() for s in self._checked(value, "restart_state", shape))
 
@@ -366,7 +367,9 @@ class Stream(_core.StreamBase):
 
         header = {"format": _FORMAT, "version": _VERSION, **self._description()}
         with self._alone(), open(path, "wb") as file:
-            arrays: dict[str, Any] = dict(zip(_parts(self.net), self._states, strict=True))
+            arrays: dict[str, Any] = dict(
+                zip(state_names(self.net.cell), self._states, strict=True)
+            )
             np.savez(file, header=np.array(json.dumps(header)), attached=self._attached, **arrays)
 
     def load(self, path: str | os.PathLike[str]) -> None:
@@ -376,25 +379,14 @@ class Stream(_core.StreamBase):
             OSError: the file cannot be opened.
             ValueError: it is not such a file, or of other layers than these.
         """
-        import json
-
-        with open(path, "rb") as file:
-            try:
-                with np.load(file, allow_pickle=False) as archive:
-                    arrays: dict[str, Array] = dict(archive.items())
-                header = json.loads(str(arrays["header"]))
-                form = header["format"], header["version"]
-            except Exception as error:  # zipfile and NumPy's format raise nearly anything
-                reason = f"{type(error).__name__}: {error}"
-                raise ValueError(
-                    f"{path}: not the states of a stream, or damaged; {reason}"
-                ) from error
+        header, arrays = read_archive(path, "the states of a stream")
+        form = header["format"], header.get("version")
         if form != (_FORMAT, _VERSION):
             raise ValueError(f"{path}: expected {_FORMAT} of version {_VERSION}, got {form}")
         if {**header, **self._description()} != header:
             raise ValueError(f"{path}: states of {header}, but this stream is {self!r}")
         attached = arrays.get("attached", np.empty(()))
-        states = tuple(arrays.get(name, attached) for name in _parts(self.net))
+        states = tuple(arrays.get(name, attached) for name in state_names(self.net.cell))
         shape = (self.num_layers, attached.size, self.hidden_size)
         if attached.shape != shape[1:2] or any(
             s.shape != shape or s.dtype != self.dtype for s in states
@@ -416,8 +408,3 @@ class Stream(_core.StreamBase):
 
     def __reduce__(self) -> Any:
         raise TypeError("cannot pickle or copy a Stream: use its save or fork")
-
-
-def _parts(net: _core.Net) -> tuple[str, ...]:
-    """Names of the parts of a state."""
-    return ("h", "c") if net.cell == "lstm" else ("h",)

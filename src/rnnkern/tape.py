@@ -55,7 +55,6 @@ class Tape:
     ) -> None:
         self._packed, self._call, self._layout = packed, call, layout
         self._x, self._block = x.view(), block  # a view: x itself may be given another shape
-        self._size = _core.sizes(packed.net, call)[1]  # of the block; a spare one may be larger
         self._output_shape, self._spare = output_shape, spare
         self._learned = learned  # whether rows start, and restart, from the learned states
         self._restart_shape = None if restart is None else restart[0].shape
@@ -79,7 +78,9 @@ class Tape:
     @property
     def nbytes(self) -> int:
         """Bytes that the tape holds beside x and the packed weights."""
-        return 0 if self._block is None else self._size
+        if self._block is None:
+            return 0
+        return _core.sizes(self._packed.net, self._call)[1]  # a spare block may be larger
 
     @cached_property
     def shapes(self) -> Mapping[str, Shape]:
@@ -162,8 +163,8 @@ class Tape:
         self._used = not retain
         block = self._block
         if retain and block is not None and call.keep == _core.KEEP_GATES:
-            block, kept = new_block(self._size), block
-            block[: self._size] = kept[: self._size]
+            block = new_block(block.nbytes)
+            block[:] = self._block
         workspace = new_block(_core.sizes(net, call)[3])
         _core.backward(
             net,
@@ -185,8 +186,9 @@ class Tape:
             self._block = None
         self._add_initial(initial_targets, dhx, drestart)
         self.row_grads = of_rows
-        own = drestart if drestart is None or not self._learned[1] else None
-        self.restart_state_grad = None if own is None else as_states(own)
+        self.restart_state_grad = None
+        if drestart is not None and not self._learned[1]:
+            self.restart_state_grad = as_states(drestart)
         self.state_grad_norms = None
         if norms is not None:
             parts = norms.swapaxes(0, 1)  # (states, L*D, T, B)
