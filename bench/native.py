@@ -88,7 +88,7 @@ def pointers(arrays):
 
 def cell_number(cell):
     """The cell's number in rnnkern.h."""
-    return _core.CELLS.index("rnn_tanh" if cell == "rnn" else cell)
+    return _core.CELLS.index(cell)
 
 
 class Unfused:

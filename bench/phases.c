@@ -21,10 +21,12 @@
 
 #include <stdlib.h>
 
+#define KINDS 4 /* of weights that a cell has without options: the first of rnnkern_weight */
+
 struct layer {
     rnnkern_net net;
     rnnkern_call call;
-    float *weights[4], *grads[4], *x, *y, *dx;
+    float *weights[RNNKERN_WEIGHTS], *grads[RNNKERN_WEIGHTS], *x, *y, *dx;
     void *packed, *tape, *workspace;
 };
 
@@ -46,7 +48,7 @@ static float *numbers(int64_t n)
     return values;
 }
 
-/* One unidirectional layer with numbers of its own; training keeps the gates. */
+/* One unidirectional layer, of an RNN, LSTM or GRU, with numbers of its own; training keeps the gates. */
 struct layer *phases_open(int cell, int64_t steps, int64_t rows, int64_t inputs, int64_t hidden, int threads,
                           int training)
 {
@@ -59,9 +61,10 @@ struct layer *phases_open(int cell, int64_t steps, int64_t rows, int64_t inputs,
                            .num_directions = 1};
     l->call = (rnnkern_call){
         .steps = steps, .rows = rows, .threads = threads, .keep = training ? RNNKERN_KEEP_GATES : RNNKERN_KEEP_NONE};
-    const int64_t gates = job_for(&l->net, NULL).cell->gates * hidden;
-    const int64_t size[4] = {gates * inputs, gates * hidden, gates, gates};
-    for (int i = 0; i < 4; i++) {
+    struct cell variant;
+    const int64_t gates = job_for(&l->net, NULL, &variant).cell->gates * hidden;
+    const int64_t size[KINDS] = {gates * inputs, gates * hidden, gates, gates};
+    for (int i = 0; i < KINDS; i++) {
         l->weights[i] = numbers(size[i]);
         l->grads[i] = numbers(size[i]);
     }
@@ -79,7 +82,7 @@ struct layer *phases_open(int cell, int64_t steps, int64_t rows, int64_t inputs,
 
 void phases_close(struct layer *l)
 {
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < KINDS; i++) {
         free(l->weights[i]);
         free(l->grads[i]);
     }
@@ -94,7 +97,7 @@ void phases_close(struct layer *l)
 
 static rnnkern_rows rows_of(const struct layer *l, float *data, int64_t features)
 {
-    return (rnnkern_rows){data, l->call.rows * features, features};
+    return (rnnkern_rows){.data = data, .step = l->call.rows * features, .row = features};
 }
 
 void phases_pack(struct layer *l) { pack(&l->net, (const void *const *)l->weights, l->packed); }

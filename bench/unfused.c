@@ -6,6 +6,7 @@
 
 struct unfused {
     rnnkern_net net;
+    struct cell variant;
     struct job job;
     int64_t steps, rows;
     char *memory;
@@ -114,7 +115,7 @@ static void pointwise_passes(rnnkern_cell cell, int pass, real *const gate[4], r
 }
 
 /* With base NULL only the size is found. */
-static size_t lay_out(struct unfused *u, char *base)
+static size_t place_arrays(struct unfused *u, char *base)
 {
     struct arena arena = {base, 0};
     const int64_t part = u->job.part, step = u->rows * part, all = u->steps * u->rows;
@@ -141,9 +142,9 @@ struct unfused *unfused_open(int cell, int64_t steps, int64_t rows, int64_t inpu
     *u = (struct unfused){.steps = steps, .rows = rows};
     u->net = (rnnkern_net){.cell = (rnnkern_cell)cell, .bias = 1, .input_size = inputs, .hidden_size = hidden};
     u->net.num_layers = u->net.num_directions = 1;
-    u->job = job_for(&u->net, NULL);
-    u->memory = aligned_alloc(64, (lay_out(u, NULL) + 64) / 64 * 64);
-    lay_out(u, u->memory);
+    u->job = job_for(&u->net, NULL, &u->variant);
+    u->memory = aligned_alloc(64, (place_arrays(u, NULL) + 64) / 64 * 64);
+    place_arrays(u, u->memory);
     return u;
 }
 
@@ -153,15 +154,22 @@ void unfused_close(struct unfused *u)
     free(u);
 }
 
+static void pack_slot(const struct job *job, const real *weight, int64_t k, int slot, real *packed)
+{
+    weight += job->cell->gate_of_slot[slot] * job->hidden * k;
+    for (int64_t p = 0; p < job->panels; p++)
+        transpose_panel(weight + p * LANES * k, k, packed + p * k * LANES, LANES, units_in(job->hidden, p), k);
+}
+
 static void pack_gates(struct unfused *u, const void *const *weights)
 {
     const struct job *job = &u->job;
-    pack_bias(job, weights[2], weights[3], u->all_bias);
+    pack_bias(job, weights[RNNKERN_BIAS_IH], weights[RNNKERN_BIAS_HH], u->all_bias);
     for (int s = 0; s < job->cell->slots; s++) {
         for (int64_t p = 0; p < job->panels; p++)
             memcpy(u->bias[s] + p * LANES, u->all_bias + (p * job->cell->slots + s) * LANES, LANES * sizeof(real));
-        pack_matrix(job, weights[0], u->net.input_size, s, 1, u->packed_x[s]);
-        pack_matrix(job, weights[1], job->hidden, s, 1, u->packed_h[s]);
+        pack_slot(job, weights[RNNKERN_WEIGHT_IH], u->net.input_size, s, u->packed_x[s]);
+        pack_slot(job, weights[RNNKERN_WEIGHT_HH], job->hidden, s, u->packed_h[s]);
     }
 }
 
@@ -185,7 +193,7 @@ static real **rows_at(struct unfused *u, real *matrix, int64_t n)
     return u->out_rows;
 }
 
-static void project(struct unfused *u, const real *x)
+static void project_inputs(struct unfused *u, const real *x)
 {
     const struct cell *cell = u->job.cell;
     const int64_t all = u->steps * u->rows, inputs = u->net.input_size;
@@ -205,7 +213,7 @@ static void step_passes(struct unfused *u, int64_t t)
     for (int i = 0; i < cell->passes; i++) {
         const struct pass *pass = &cell->pass[i];
         for (int64_t b = 0; b < rows; b++)
-            u->h_rows[b] = (pass->operand == PREVIOUS_H ? u->h : u->reset_h) + b * part;
+            u->h_rows[b] = (pass->from == PREVIOUS ? u->h : u->reset_h) + b * part;
         for (int s = pass->first; s < pass->first + pass->count; s++)
             multiply(&u->job, rows, u->h_rows, hidden, u->packed_h[s], rows_at(u, now[s], rows), u->bias[s],
                      in_range(s, cell->x_first, cell->x_count));
@@ -213,7 +221,7 @@ static void step_passes(struct unfused *u, int64_t t)
     }
 }
 
-/* x (T, B, I), y (T, B, H), weights as rnnkern_pack, h0 and c0 (B, H); c0 only for the LSTM. */
+/* x (T, B, I), y (T, B, H), weights the first four of rnnkern_weight, h0 and c0 (B, H); c0 only for the LSTM. */
 void unfused_forward(struct unfused *u, const void *const *weights, const real *x, const real *h0, const real *c0,
                      real *y)
 {
@@ -221,7 +229,7 @@ void unfused_forward(struct unfused *u, const void *const *weights, const real *
     const rk_fpmode mode = rk_flush_subnormals();
     pack_gates(u, weights);
     load_states(u, h0, c0);
-    project(u, x);
+    project_inputs(u, x);
     for (int64_t t = 0; t < u->steps; t++) {
         step_passes(u, t);
         for (int64_t b = 0; b < u->rows; b++)

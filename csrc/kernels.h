@@ -14,9 +14,9 @@ struct rk_kernels {
     void (*backward)(const rnnkern_net *, const rnnkern_call *, const void *packed, rnnkern_rows x, void *tape,
                      rnnkern_rows dy, rnnkern_states dhx_n, rnnkern_rows dx, rnnkern_states dhx,
                      rnnkern_states drestart, void *const *grads, void *workspace);
-    void (*activate)(rnnkern_activation, int64_t n, const void *x, void *y);
-    void (*dropout_mask)(double dropout, uint64_t seed, int64_t layer, int64_t step, int64_t row, int64_t n,
-                         void *mask);
+    void (*activate)(rnnkern_function, int64_t n, const void *x, void *y);
+    void (*draw_masks)(rnnkern_mask, double probability, uint64_t seed, int64_t layer, int direction, int64_t step,
+                       int64_t first_row, int64_t rows, int64_t n, void *mask);
 };
 
 /* NULL where the level is not compiled in or this CPU lacks it. */

@@ -10,10 +10,16 @@
 #include "kernels/rnn.h"
 #include "kernels/lstm.h"
 #include "kernels/gru.h"
+#include "kernels/mgu.h"
+#include "kernels/indrnn.h"
+#include "kernels/sru.h"
+#include "kernels/mingru.h"
+#include "kernels/cells.h"
 #include "kernels/plan.h"
 #include "kernels/job.h"
 #include "kernels/pack.h"
-#include "kernels/philox.h"
+#include "kernels/mask.h"
+#include "kernels/norm.h"
 #include "kernels/rows.h"
 #include "kernels/trace.h"
 #include "kernels/sequence.h"
@@ -23,7 +29,8 @@
 static rnnkern_status sizes(const rnnkern_net *net, const rnnkern_call *call, rnnkern_sizes_t *out)
 {
     struct arena packed = {0}, tape = {0}, forward_work = {0}, backward_work = {0};
-    struct job job = job_for_call(net, call);
+    struct cell variant;
+    struct job job = job_for_call(net, call, &variant);
     arena_take(&packed, packed_size(&job), sizeof(real));
     if (call->keep != RNNKERN_KEEP_NONE) {
         layout_kept(&job, &tape);
@@ -36,7 +43,8 @@ static rnnkern_status sizes(const rnnkern_net *net, const rnnkern_call *call, rn
 
 static void plan(const rnnkern_net *net, const rnnkern_call *call, rnnkern_plan_t *out)
 {
-    const struct job job = job_for_call(net, call);
+    struct cell variant;
+    const struct job job = job_for_call(net, call, &variant);
     *out = (rnnkern_plan_t){.reason = job.reason,
                             .threads = job.threads,
                             .tile_rows = MAX_ROWS,
@@ -45,13 +53,14 @@ static void plan(const rnnkern_net *net, const rnnkern_call *call, rnnkern_plan_
                             .chunk_rows = job.project_rows};
 }
 
-static void activate(rnnkern_activation activation, int64_t n, const void *x, void *y)
+static void activate_all(rnnkern_function function, int64_t n, const void *x, void *y)
 {
+    const struct activation a = activation_of(function, NULL, 0);
     rk_fpmode mode = rk_flush_subnormals();
     for (int64_t i = 0; i < n; i += VL) {
         const int64_t lanes = clamp_lanes(n - i);
         vec v = v_load_n((const real *)x + i, lanes);
-        v_store_n((real *)y + i, lanes, activation == RNNKERN_SIGMOID ? v_sigmoid(v) : v_tanh(v));
+        v_store_n((real *)y + i, lanes, activate(&a, v));
     }
     rk_restore_fpmode(mode);
 }
@@ -62,6 +71,6 @@ const struct rk_kernels RK_TABLE = {
     .pack = pack,
     .forward = forward,
     .backward = backward,
-    .activate = activate,
-    .dropout_mask = dropout_mask,
+    .activate = activate_all,
+    .draw_masks = draw_masks,
 };

@@ -121,9 +121,10 @@ def core_outputs(
     assert case.layout == "time"
     dtype, count = data.x.dtype, case.L * case.D
     net = _core.Net(
-        {"gru_after": "gru"}.get(case.cell, case.cell), dtype,
+        "gru_before" if case.cell == "gru_before" else case.function, dtype,
         isa.level() if level is None else isa.NAMES.index(level),
         case.bias, case.I, case.H, case.L, case.D,
+        candidate=case.options.get("nonlinearity"),
     )  # fmt: skip
     restart, kind = None, _core.RESTART_ZERO
     if data.restart_state is not None:
@@ -139,7 +140,7 @@ def core_outputs(
         f"{kind}_l{layer}{suffix}"
         for layer in range(case.L)
         for suffix in ("", "_reverse")[: case.D]
-        for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        for kind in _core.WEIGHTS
     ]
     with guards() as g:
 

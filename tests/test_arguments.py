@@ -17,13 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import CELLS, Array, Recording, assert_bits, assert_same_bits, inference, named
 
+import rnnkern
 from rnnkern import _core, functional, isa
-from rnnkern.arguments import parameter_count, parameter_shapes
+from rnnkern.structure import NAMES, Structure, cell_options
 
 CASE = Case("lstm", T=4, B=3, I=5, H=6, L=2, bidirectional=True, lengths="zeros",
             resets="sparse", restart="rows", hx=True)  # fmt: skip
 DATA = make(CASE, np.float32, behind=0.0)
 RNN = make(Case("rnn_tanh", T=4, B=3, I=5, H=6, L=1, hx=True), np.float32)
+LSTM = make(Case("lstm", T=4, B=3, I=5, H=6, L=1, hx=True), np.float32)
 ONE = make(Case("gru_after", T=4, B=1, I=5, H=6, L=1, layout="single", hx=True), np.float32)
 
 
@@ -75,7 +77,23 @@ BAD_FORWARD = [
     (DATA, {"params": without("bias_hh_l1_reverse")}, ValueError, "missing.*bias_hh_l1_reverse"),
     (DATA, {"params": without("weight_ih_l0_reverse")}, ValueError, "weight_hh_l0_reverse"),
     (DATA, {"params": changed("weight_ih_l3", zeros(24, 12))}, ValueError, "weight_ih_l3"),
-    (DATA, {"params": changed("weight_hr_l0", zeros(3, 6))}, ValueError, "unexp.*weight_hr_l0"),
+    (DATA, {"params": changed("weight_hr_l0", zeros(3, 6))}, ValueError, "miss.*weight_hr_l1"),
+    (RNN, {"params": {**RNN.params, "weight_hr_l0": zeros(3, 6)}}, ValueError,
+     "unexp.*weight_hr_l0"),
+    (DATA, {"params": changed("weight_ch_l0", zeros(18))}, ValueError, "miss.*weight_ch_l1"),
+    (DATA, {"params": changed("norm_hh_l0", zeros(24))}, ValueError, "unexp.*norm_hh_l0"),
+    (DATA, {"params": changed("norm_ih_l0", zeros(24))}, ValueError, "miss.*norm_c_bias_l0"),
+    (LSTM, {"params": {**LSTM.params, "weight_hr_l0": zeros(6, 6)}}, ValueError,
+     "^proj_size: expected less than hidden_size = 6, got 6$"),
+    (LSTM, {"params": {**LSTM.params, "weight_hr_l0": zeros(3, 6)}}, ValueError,
+     r"^weight_hh_l0: expected shape \(24, 3\), got \(24, 6\)$"),
+    (LSTM, {"params": {**LSTM.params, "weight_hr_l0": zeros(6)}}, ValueError,
+     "^weight_hr_l0: expected a non-empty matrix"),
+    (LSTM, {"params": {**LSTM.params, "weight_ch_l0": zeros(12)}}, ValueError,
+     r"^weight_ch_l0: expected shape \(18,\), got \(12,\)$"),
+    (LSTM, {"coupled": "input"}, ValueError, r"^weight_ih_l0: expected shape \(18, 5\), got"),
+    (ONE, {"reset_after": False, "params": {**ONE.params, "norm_ih_l0": zeros(18),
+            "norm_hh_l0": zeros(18)}}, ValueError, "unexp.*norm_ih_l0.*norm_hh_l0"),
     (DATA, {"params": changed("weight_ih_l0", zeros(25, 5))}, ValueError, r"weight_ih_l0.*\(24, 5"),
     (DATA, {"params": changed("weight_ih_l0", zeros(5, 24))}, ValueError, "weight_ih_l0"),
     (DATA, {"params": changed("weight_ih_l0", zeros(24))}, ValueError, "weight_ih_l0"),
@@ -148,7 +166,13 @@ BAD_FORWARD = [
     *[(DATA, {"seed": s}, (TypeError, ValueError), "seed") for s in (-1, 2**64, 1.5, True, "1")],
     *[(DATA, {"num_threads": n}, (TypeError, ValueError), "num_threads")
       for n in (0, -1, 1.5, True, "2", [2], np.array([1, 2]))],
-    (RNN, {"nonlinearity": "sigmoid"}, ValueError, "nonlinearity.*sigmoid"),
+    *[(DATA, {"first_step": n}, (TypeError, ValueError), "^first_step: expected an integer from 0")
+      for n in (-1, 2**31, 1.5, True, "1", None)],
+    *[(DATA, {"regularization": r}, TypeError, f"^regularization: expected a .* got {got}$")
+      for r, got in ((0.5, "float"), ({}, "dict"), (rnnkern.Regularization, "type"))],
+    (RNN, {"regularization": rnnkern.Regularization(zoneout_c=0.5)}, ValueError,
+     r"^regularization: the RNN has no zoneout_c, expected 0, got 0\.5$"),
+    (RNN, {"nonlinearity": "sigmoidal"}, ValueError, "nonlinearity.*sigmoid.*'sigmoidal'"),
     (RNN, {"nonlinearity": None}, ValueError, "nonlinearity"),
     (DATA, {"lenghts": [1, 2, 3]}, TypeError, "lenghts"),
     (RNN, {"lenghts": [1, 2, 3]}, TypeError, r"^rnn_forward\(\) .* 'lenghts'$"),
@@ -204,7 +228,7 @@ def test_nothing_is_written_before_an_error(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("cell", "says"),
     [
-        ("foo", "^cell: expected 'rnn', 'lstm' or 'gru', got 'foo'$"),
+        ("foo", "^cell: expected 'rnn', 'lstm', .* 'sru' or 'mingru', got 'foo'$"),
         ("gru_before", "^cell: "),
         (["gru"], r"^cell: .* got \['gru'\]$"),
         (None, "^cell: .* got None$"),
@@ -300,12 +324,22 @@ def test_a_new_shape_for_x_changes_no_gradient(shape: tuple[int, ...]) -> None:
     assert_same_bits({**grads, "x": dx}, {n: want[n] for n in [*grads, "x"]})
 
 
+OPTIONS_OF_STRUCTURES: list[dict[str, Any]] = [
+    {},
+    {"proj_size": 4, "peephole": True, "layer_norm": True, "learned": True},
+    *({"options": cell_options(cell), "learned": True} for cell in NAMES),
+    {"options": cell_options("lstm", coupled="input"), "peephole": True},
+]
+
+
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("stack", [(1, 1), (1, 2), (3, 1), (4, 2)])
 def test_the_count_of_parameters(stack: tuple[int, int], bias: bool) -> None:
-    shapes = parameter_shapes(4, 5, 6, *stack, bias)
-    want = len(shapes), sum(map(math.prod, shapes.values()))
-    assert parameter_count(4, 5, 6, *stack, bias) == want
+    structure = Structure(cell_options("lstm"), np.dtype(np.float32), 5, 6, *stack, bias)
+    for options in OPTIONS_OF_STRUCTURES:
+        shapes = structure._replace(**options).parameter_shapes()
+        want = len(shapes), sum(map(math.prod, shapes.values()))
+        assert structure._replace(**options).parameter_count() == want
 
 
 # Masked arrays, whose mask NumPy would drop
@@ -395,6 +429,9 @@ def test_senseless_nets(net: tuple[int, ...]) -> None:
         _core.sizes(net_, call)
 
 
+WEIGHTS = [zeros(24, 5), zeros(24, 6), zeros(24), zeros(24), *[None] * 6]  # of I = 5, H = 6
+
+
 def test_core_checks_memory() -> None:
     """What the functions never pass: blocks too small, misaligned or of the wrong kind."""
     net = _core.Net("lstm", np.float32, isa.level(), True, 5, 6, 1, 1)
@@ -403,8 +440,7 @@ def test_core_checks_memory() -> None:
     states = (zeros(1, 3, 6), zeros(1, 3, 6))
     packed, _, workspace, _ = (np.empty(n + 128, np.uint8) for n in _core.sizes(net, call))
     packed, workspace = (b[-b.ctypes.data % 64 :] for b in (packed, workspace))
-    weights = [zeros(24, 5), zeros(24, 6), zeros(24), zeros(24)]
-    _core.pack(net, weights, packed)
+    _core.pack(net, WEIGHTS, packed)
 
     def run(**changes: Any) -> None:
         arguments = {"x": x, "hx": None, "restart": None, "y": y, "hx_n": states, "tape": None,
@@ -431,7 +467,10 @@ def test_core_checks_memory() -> None:
     ):
         with pytest.raises((TypeError, ValueError)):
             run(**changes)
-    for wrong in (weights[:3], [*weights[:3], zeros(23)], [None, *weights[1:]]):
+    for wrong in (
+        WEIGHTS[:3], WEIGHTS[:-1], [*WEIGHTS, None], [None, *WEIGHTS[1:]],
+        [*WEIGHTS[:3], zeros(23), *WEIGHTS[4:]],
+    ):  # fmt: skip
         with pytest.raises((TypeError, ValueError)):
             _core.pack(net, wrong, packed)
 
@@ -489,7 +528,7 @@ def test_core_wants_a_tape_exactly_when_it_records() -> None:
     packed, tape, forward, backward = map(
         block, np.maximum(_core.sizes(net, record), _core.sizes(net, infer)).tolist()
     )
-    _core.pack(net, [zeros(24, 5), zeros(24, 6), zeros(24), zeros(24)], packed)
+    _core.pack(net, WEIGHTS, packed)
     x, y, states = zeros(4, 3, 5), zeros(4, 3, 6), (zeros(1, 3, 6), zeros(1, 3, 6))
     for call, wrong, right in ((record, None, tape), (infer, tape, None)):
         with pytest.raises(ValueError, match="refused"):

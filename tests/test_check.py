@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rnnkern import check, isa
+from rnnkern import check, isa, structure
 
 pytestmark = pytest.mark.thread_unsafe  # changes the level of the whole process
 
@@ -49,7 +49,7 @@ def test_an_altered_digest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "1 differ" in captured.out
 
 
-FIRST = "0 float32 gru 1 1 3 4 2 5 bias none none none hx 0 : " + " ".join(["0" * 16] * 6)
+FIRST = "0 float32 gru 1 1 3 4 2 5 bias none none none hx 0 - : " + " ".join(["0" * 16] * 6)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,9 @@ FIRST = "0 float32 gru 1 1 3 4 2 5 bias none none none hx 0 : " + " ".join(["0" 
         FIRST.replace("float32", "float16"),
         FIRST.replace(" 3 4 ", " 3 0 "),
         FIRST.replace("none hx", "some hx"),
+        FIRST.replace(" - :", " :"),
+        FIRST.replace(" - :", " proj=2 :"),
+        FIRST.replace(" - :", " peephole,zh=2 :"),
         f"{FIRST}\n{FIRST} more",
         "\u00e9",
     ],
@@ -135,7 +138,10 @@ def test_the_file_has_each_case_in_both_dtypes() -> None:
     assert [(c.seed, c.dtype) for c in cases] == [
         (n // 2, ("float32", "float64")[n % 2]) for n in range(len(cases))
     ]
-    assert {c.cell for c in cases} == {"rnn_tanh", "rnn_relu", "lstm", "gru", "gru_before"}
+    cells = {*structure.CELLS, "rnn_tanh", "rnn_relu"}
+    assert {c.cell for c in cases} == cells
+    words = {word for c in cases for word in c.words}
+    assert words >= {"proj", "peephole", "norm", "input", "forget", "clip", "cellclip", "zh", "zc"}
 
 
 def test_digests_see_order_and_sign() -> None:

@@ -9,7 +9,7 @@ import pytest
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-@pytest.mark.parametrize("page", ["sequences.md"])
+@pytest.mark.parametrize("page", ["cells.md", "sequences.md"])
 def test_blocks_run(page: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)

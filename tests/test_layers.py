@@ -402,12 +402,12 @@ def test_layer_options_are_checked(
 @pytest.mark.parametrize(
     ("cls", "name", "value", "error"),
     [
-        (rk.RNN, "nonlinearity", "sigmoid", ValueError),
+        (rk.RNN, "nonlinearity", "sigmoidal", ValueError),
         (rk.RNN, "nonlinearity", ["tanh"], ValueError),
         (rk.RNNCell, "nonlinearity", None, ValueError),
         (rk.GRU, "reset_after", 1, TypeError),
         (rk.GRUCell, "reset_after", "no", TypeError),
-        (rk.LSTM, "proj_size", 2, ValueError),
+        (rk.LSTM, "proj_size", 4, ValueError),
     ],
 )
 def test_own_options_are_checked(cls: type, name: str, value: Any, error: type[Exception]) -> None:
@@ -926,7 +926,7 @@ def test_memory_estimate_follows_checkpoint_and_lengths() -> None:
 def test_memory_estimate_is_what_the_kernels_ask_for(case: Case, checkpoint: Any) -> None:
     data = make(replace(case, dropout=0.0, restart="none"), np.float32)
     layer = layer_of(data)
-    net = network(layer._kernel_cell, layer.params)[0]
+    net = network(layer._options, layer.params).structure.net()
     for threads in (1, 4):
         call = new_call(case.T, case.B, data.lengths, checkpoint=checkpoint, record=True,
                         num_threads=threads)  # fmt: skip

@@ -18,9 +18,9 @@ THREADS = int(os.environ.get("GOLDEN_THREADS", "1"))
 
 def run(case: dict[str, Any], given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Outputs, final states and all gradients of a case, under the oracle's names."""
-    if case["proj"]:
-        raise NotImplementedError("projections")
     options = {"nonlinearity": case["nonlinearity"]} if case["op"] == "RNN" else {}
+    if case["proj"]:
+        options["proj_size"] = case["proj"]
     layer = getattr(rk, case["op"])(
         case["I"], case["H"], case["L"], bias=case["bias"], batch_first=case["batch_first"],
         bidirectional=case["bidirectional"], dtype=DTYPE, **options,

@@ -3,58 +3,73 @@
 #ifndef RK_BACKWARD_H
 #define RK_BACKWARD_H
 
-/* dh, dx = start + dZ * matrix^T; `transposed` as pack_transposed makes it. */
-static struct product gate_product(const struct job *job, int64_t rows, real *const *z, int64_t z_panel, int first,
-                                   int count, const real *transposed)
+/* dh, dx = start + dZ * matrix^T */
+static struct product gate_product(const struct job *job, const struct direction *d, int operand, int64_t rows,
+                                   real *const *z, int64_t z_panel)
 {
+    const int64_t units = units_of(job, operand);
     return (struct product){.rows = rows,
                             .a = (const real *const *)z,
-                            .a_offset = first * LANES,
-                            .k = krange_gates(job->hidden, count, z_panel),
-                            .b = transposed,
-                            .k_total = count * job->hidden,
+                            .a_offset = first_of(job, operand) * LANES,
+                            .k = krange_gates(units, count_of(job, operand), z_panel),
+                            .b = d->transposed[operand],
+                            .k_total = count_of(job, operand) * units,
                             .ns = 1,
                             .c_panel = LANES};
 }
 
-/* Where the transposed matrix of operand `index` (0: the input, 1..: passes) lies. */
-static real *transposed_at(const struct job *job, const struct direction *d, int index)
-{
-    real *at = job->transposed;
-    if (index > 0)
-        at += panels_of(d->input) * LANES * job->cell->x_count * job->hidden;
-    for (int k = 1; k < index; k++)
-        at += job->part * job->cell->pass[k - 1].count * job->hidden;
-    return at;
-}
-
 static void transpose_matrices(const struct job *job, const struct direction *d, const struct part *part)
 {
-    const struct cell *cell = job->cell;
-    const int64_t inputs = panels_of(d->input);
-    pack_transposed(job, d->matrix_x, d->input, cell->x_count, transposed_at(job, d, 0), own_begin(part, inputs),
-                    own_end(part, inputs));
-    for (int k = 0; k < cell->passes; k++)
-        pack_transposed(job, d->matrix[k], job->hidden, cell->pass[k].count, transposed_at(job, d, k + 1),
-                        own_begin(part, job->panels), own_end(part, job->panels));
+    for (int k = 0; k <= job->cell->passes; k++) {
+        const int64_t panels = panels_of(d->size[k]);
+        pack_transposed(job, d, k, d->transposed[k], own_begin(part, panels), own_end(part, panels));
+    }
+}
+
+static void points_backward(const struct pass *pass, const struct step *s, int64_t p)
+{
+    const struct point *point = pass->point;
+    while (point->forward)
+        point++;
+    while (point-- > pass->point)
+        (s->options ? point->backward : point->usual_backward)(s, p);
+}
+
+static void normalise_backward(const struct job *job, const struct part *part, const struct pass *pass,
+                               const struct step *s, int64_t begin, int64_t end)
+{
+    for (int64_t p = begin; p < end; p++)
+        for (int n = 0; n < pass->norms; n++)
+            norm_products(job, s, p, pass->norm + n);
+    sync_units(part);
+    for (int n = 0; n < pass->norms; n++)
+        norm_sums(job, part, s, pass->norm + n);
+    sync_units(part);
+    for (int64_t p = begin; p < end; p++)
+        for (int n = 0; n < pass->norms; n++)
+            norm_backward(job, s, p, pass->norm + n);
 }
 
 static void step_backward(const struct job *job, const struct direction *d, const struct part *part,
                           const struct step *s)
 {
-    const int64_t begin = panel_begin(part, job->panels), end = panel_end(part, job->panels);
     for (int i = job->cell->passes - 1; i >= 0; i--) {
         const struct pass *pass = &job->cell->pass[i];
+        const int64_t panels = panels_of_pass(job, i), begin = panel_begin(part, panels), end = panel_end(part, panels);
         for (int64_t p = begin; p < end; p++)
-            pass->backward(s, p);
+            points_backward(pass, s, p);
+        if (pass->norms)
+            normalise_backward(job, part, pass, s, begin, end);
+        if (pass->from == NOTHING)
+            continue;
         sync_units(part);
-        struct product g =
-            gate_product(job, s->rows, s->z, s->z_panel, pass->first, pass->count, transposed_at(job, d, i + 1));
+        struct product g = gate_product(job, d, i + 1, s->rows, s->z, s->z_panel);
+        const int64_t inputs = panels_of(d->size[i + 1]);
         g.c = s->gradient;
-        g.c_offset = pass->operand * job->part;
+        g.c_offset = pass->part * job->part;
         g.width = job->part;
-        g.cont = 1;
-        product_run(&g, begin, end);
+        g.cont = pass->adds;
+        product_run(&g, panel_begin(part, inputs), panel_end(part, inputs));
     }
 }
 
@@ -62,7 +77,7 @@ static rnnkern_rows gradient_of_outputs(const struct job *job, const struct dire
 {
     const int last = d->layer == job->layers - 1;
     return at_feature(last ? at_layer(job->dy, d->layer) : sequence_between(job, job->dsequence, d->layer % 2),
-                      d->reverse * job->hidden);
+                      d->reverse * job->output);
 }
 
 static rnnkern_rows gradient_of_inputs(const struct job *job, const struct direction *d)
@@ -76,27 +91,25 @@ static void absorb_outputs(const struct job *job, const struct direction *d, con
 {
     const rnnkern_rows dy = gradient_of_outputs(job, d), also = of_lower_layer(job, d, job->dy);
     int64_t first, units;
-    own_units(job, part, &first, &units);
+    own_units(job, part, 0, &first, &units);
     for (int64_t i = begin; also.data && i < begin + n; i++)
         for (int64_t u = first; u < first + units; u++)
             list->gradient[i][u] += row_at(also, list->step[i], list->row[i])[u];
     if (!dy.data)
         return;
-    const struct dropout dropout = dropout_of(job, d);
+    const struct mask mask = output_mask(job, d, job->dy);
     for (int64_t i = begin; i < begin + n; i++) {
         const real *from = row_at(dy, list->step[i], list->row[i]) + first;
         real *dh = list->gradient[i] + first;
-        if (!dropout.threshold)
+        if (!mask.any)
             for (int64_t u = 0; u < units; u++)
                 dh[u] += from[u];
-        for (int64_t u0 = 0; dropout.threshold && u0 < units; u0 += LANES) {
-            real mask[LANES];
-            const int64_t m = min_of(LANES, units - u0);
-            dropout_mask_row(&dropout, d->layer, list->step[i], list->row[i], d->reverse * job->hidden + first + u0, m,
-                             mask);
-            for (int64_t u = 0; u < m; u++)
-                if (mask[u] > 0)
-                    dh[u0 + u] += from[u0 + u] * mask[u];
+        for (int64_t u0 = 0; mask.any && u0 < units; u0 += MASK_UNITS) {
+            real factor[MASK_UNITS];
+            const int64_t some = min_of(MASK_UNITS, units - u0);
+            draw(&mask, output_mask_step(job, d, list->step[i]), list->row[i], first + u0, factor);
+            for (int64_t u = 0; u < some; u++)
+                dh[u0 + u] += masked(factor[u], from[u0 + u]);
         }
     }
 }
@@ -106,8 +119,10 @@ static real norm(const real *x, int64_t n)
 {
     real lanes[LANES] = {0}, sum = 0;
     for (int64_t i = 0; i < n; i += LANES)
-        for (int v = 0; v < LANES; v += VL)
-            v_store(lanes + v, v_fma(v_load(x + i + v), v_load(x + i + v), v_load(lanes + v)));
+        for (int v = 0; v < LANES; v += VL) {
+            const vec d = load_lanes(x + i + v, clamp_lanes(n - i - v));
+            v_store(lanes + v, v_fma(d, d, v_load(lanes + v)));
+        }
     for (int v = 0; v < LANES; v++)
         sum += lanes[v];
     return (real)sqrt((double)sum);
@@ -115,7 +130,8 @@ static real norm(const real *x, int64_t n)
 
 static real *norm_at(const struct job *job, const struct direction *d, int state, int64_t t, int64_t b)
 {
-    const int64_t place = (d->index * job->cell->states + state) * job->call->steps + t;
+    const int first = job->cell->first_state, states = job->cell->states - first;
+    const int64_t place = (d->index * states + state - first) * job->call->steps + t;
     return (real *)job->call->state_norms + place * job->plan.rows + b;
 }
 
@@ -128,8 +144,9 @@ static void report_norms(const struct job *job, const struct direction *d, const
     const int shared = part->split_units;
     sync_units(part);
     for (int64_t i = begin + (shared ? part->member.index : 0); i < begin + n; i += shared ? part->member.count : 1)
-        for (int s = 0; s < job->cell->states; s++)
-            *norm_at(job, d, s, list->step[i], list->row[i]) = norm(list->gradient[i] + s * job->part, job->part);
+        for (int s = job->cell->first_state; s < job->cell->states; s++)
+            *norm_at(job, d, s, list->step[i], list->row[i]) =
+                norm(list->gradient[i] + s * job->part, state_size(job, s));
     sync_units(part);
 }
 
@@ -138,7 +155,7 @@ static void clear_norms(const struct job *job, const struct direction *d, const 
     if (job->call->state_norms)
         FOR_OWN_SEQUENCES(job, part, j)
             for (int64_t t = job->plan.length[j]; t < job->call->steps; t++)
-                for (int s = 0; s < job->cell->states; s++)
+                for (int s = job->cell->first_state; s < job->cell->states; s++)
                     *norm_at(job, d, s, t, job->plan.order[j]) = 0;
 }
 
@@ -147,27 +164,27 @@ static void clip_gradients(const struct job *job, const struct part *part, const
 {
     if (!(job->call->clip > 0))
         return;
-    const vec low = v_set1((real)-job->call->clip);
-    int64_t first, units;
-    own_units(job, part, &first, &units);
-    for (int64_t i = begin; i < begin + n; i++)
-        for (int s = 0; s < job->cell->states; s++)
+    const real clip = (real)job->call->clip;
+    for (int s = 0; s < job->cell->states; s++) {
+        int64_t first, units;
+        own_units(job, part, s, &first, &units);
+        for (int64_t i = begin; i < begin + n; i++)
             for (int64_t u = first; u < first + units; u += VL) {
                 real *x = list->gradient[i] + s * job->part + u;
-                const vec above = v_max(low, v_load(x));
-                v_store(x, v_sub(v_zero(), v_max(low, v_sub(v_zero(), above))));
+                v_store(x, v_clamp(v_set1(-clip), v_set1(clip), v_load(x)));
             }
+    }
 }
 
 /* No gradient crosses a border: where a row restarted, the gradient belongs to the restart state. */
 static void cut_at_restarts(const struct job *job, const struct part *part, const struct block *k,
                             const struct rows *list, int64_t begin, int64_t n, int64_t chunk_row0)
 {
-    int64_t first, units;
-    own_units(job, part, &first, &units);
-    const size_t bytes = (size_t)units * sizeof(real);
     for (int64_t i = begin; i < begin + n; i++)
         for (int s = 0; list->restart[i] && s < job->cell->states; s++) {
+            int64_t first, units;
+            own_units(job, part, s, &first, &units);
+            const size_t bytes = (size_t)units * sizeof(real);
             real *gradient = list->gradient[i] + s * job->part + first;
             const int64_t row = stored_at(job, k, list->z[i]) - chunk_row0;
             if (job->drestart_rows)
@@ -219,7 +236,7 @@ static void chunk_backward(const struct job *job, const struct direction *d, con
     int64_t at = 0;
     for (int64_t q = end - 1; q >= begin; q--) {
         const int64_t n = own_rows(part, active(&job->plan, d->reverse, q));
-        const struct step s = step_rows(job, k, list, at, n);
+        const struct step s = step_rows(job, d, k, list, at, n);
         absorb_outputs(job, d, part, list, at, n);
         report_norms(job, d, part, list, at, n);
         step_backward(job, d, part, &s);
@@ -233,12 +250,11 @@ static void chunk_backward(const struct job *job, const struct direction *d, con
         rk_barrier(&part->member);
     }
     if (dx.data) {
-        const int64_t inputs = panels_of(d->input);
-        struct product g = gate_product(job, list->n, list->z, k->z_panel, job->cell->x_first, job->cell->x_count,
-                                        transposed_at(job, d, 0));
+        const int64_t inputs = panels_of(d->size[0]);
+        struct product g = gate_product(job, d, 0, list->n, list->z, k->z_panel);
         point_at(list, dx);
         g.c = list->out;
-        g.width = d->input;
+        g.width = d->size[0];
         g.cont = d->reverse; /* the second direction adds to the first */
         product_run(&g, panel_begin(part, inputs), panel_end(part, inputs));
     }
@@ -331,13 +347,16 @@ static void member_backward(void *context, const struct rk_member *member)
             const struct direction d = direction_at(job, layer * job->directions + i);
             direction_backward(job, &d, &part);
         }
+    if (job->masked_x && job->dx.data)
+        mask_sequences(job, &part, job->dx, job->dx);
 }
 
 static void backward(const rnnkern_net *net, const rnnkern_call *call, const void *packed, rnnkern_rows x, void *tape,
                      rnnkern_rows dy, rnnkern_states dhx_n, rnnkern_rows dx, rnnkern_states dhx,
                      rnnkern_states drestart, void *const *grads, void *workspace)
 {
-    struct job job = job_for_call(net, call);
+    struct cell variant;
+    struct job job = job_for_call(net, call, &variant);
     struct arena kept = {tape, 0}, work = {workspace, 0};
     layout_kept(&job, &kept);
     layout_backward(&job, &work);
@@ -349,7 +368,7 @@ static void backward(const rnnkern_net *net, const rnnkern_call *call, const voi
     job.dhx = dhx;
     job.drestart = drestart;
     job.grads = grads;
-    if (!drestart.h)
+    if (!drestart.h && !drestart.c)
         job.drestart_rows = NULL;
     plan_rows(&job.plan, call);
     rk_team_run(job.threads, grace_of(&job), member_backward, &job);

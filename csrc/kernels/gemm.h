@@ -50,7 +50,6 @@ struct tile {
     int add;
 };
 
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 8") /* or the accumulators would live in memory */
 
 ALWAYS_INLINE void tile_body(const struct tile *t, const int mr, const int nv)

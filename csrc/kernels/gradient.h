@@ -9,16 +9,15 @@ struct operand_view {
     int first, count;                 /* slots */
 };
 
-/* Operand 0 is the input, 1.. those of the passes. */
 static struct operand_view operand_at(const struct job *job, const struct direction *d, int index)
 {
-    struct operand_view o = {.size = d->input, .first = job->cell->x_first, .count = job->cell->x_count};
+    struct operand_view o = {.size = d->size[index],
+                             .offset = job->cell->unit_weights * job->part,
+                             .first = first_of(job, index),
+                             .count = count_of(job, index)};
     for (int k = 0; k < index; k++) {
-        o.first_tile += tiles_of(o.size);
-        o.offset += job->part * (o.size + 1) * o.count;
-        o.size = job->hidden;
-        o.first = job->cell->pass[k].first;
-        o.count = job->cell->pass[k].count;
+        o.first_tile += tiles_of(d->size[k]);
+        o.offset += gradient_matrix_size(job, d->layer, k);
     }
     return o;
 }
@@ -27,7 +26,8 @@ static const real *operand_row(const struct job *job, const struct rows *list, i
 {
     if (index == 0)
         return list->x[i];
-    return job->cell->pass[index - 1].operand == PREVIOUS_H ? list->previous[i] : list->current[i] + job->part;
+    const struct pass *pass = &job->cell->pass[index - 1];
+    return (pass->from == PREVIOUS ? list->previous[i] : list->current[i]) + pass->part * job->part;
 }
 
 /* The member's tiles of an operand; all of them where part is NULL. */
@@ -73,6 +73,8 @@ static void sum_run(const struct job *job, const struct direction *d, const stru
 {
     for (int index = 0; index <= job->cell->passes; index++) {
         const struct operand_view o = operand_at(job, d, index);
+        if (!o.size)
+            continue;
         int64_t begin, end;
         own_tiles(job, d, part, &o, &begin, &end);
         real *packed = sums->input + o.first_tile * MAX_ROWS * RUN_ROWS;
@@ -88,7 +90,32 @@ static void sum_run(const struct job *job, const struct direction *d, const stru
                                     .total = sums->total + o.offset,
                                     .opens = opens,
                                     .closes = closes};
-        run_sum(&sum, job->panels, begin, end);
+        run_sum(&sum, panels_of(units_of(job, index)), begin, end);
+    }
+}
+
+/* The same for weights of units, of a member's panels; NULL: all. */
+static void sum_unit_weights(const struct job *job, const struct part *part, const struct sums *sums,
+                             const struct rows *list, int64_t z_panel, int opens, int closes)
+{
+    const int64_t begin = part ? own_begin(part, job->panels) : 0,
+                  end = part ? own_end(part, job->panels) : job->panels;
+    for (int k = 0; k < job->cell->unit_weights; k++) {
+        const struct unit_weight *w = &job->cell->unit_weight[k];
+        for (int64_t at = begin * LANES; at < end * LANES; at += VL) {
+            const int64_t z_at = at / LANES * z_panel + w->slot * LANES + at % LANES,
+                          part_at = w->part * job->part + at;
+            vec run = opens ? v_zero() : v_load(sums->run + k * job->part + at);
+            for (int64_t i = 0; i < list->n; i++) {
+                const vec dz = v_load(list->z[i] + z_at);
+                run = w->from == NOTHING
+                          ? v_add(dz, run)
+                          : v_fma(dz, v_load((w->from == PREVIOUS ? list->previous[i] : list->current[i]) + part_at),
+                                  run);
+            }
+            real *to = (closes ? sums->total : sums->run) + k * job->part + at;
+            v_store(to, closes ? v_add(v_load(to), run) : run);
+        }
     }
 }
 
@@ -100,8 +127,34 @@ static void weight_gradient(const struct job *job, const struct direction *d, co
     for (int64_t next; begin < end; begin = next) {
         next = min_of(end, (begin / RUN_ROWS + 1) * RUN_ROWS);
         list_rows(job, d, k, begin, next, 0, 1, list);
-        sum_run(job, d, part, job->sums, list, gates_at(job, k, begin), k->z_panel, begin % RUN_ROWS == 0,
-                next % RUN_ROWS == 0 || next == job->plan.real_rows);
+        const int opens = begin % RUN_ROWS == 0, closes = next % RUN_ROWS == 0 || next == job->plan.real_rows;
+        sum_run(job, d, part, job->sums, list, gates_at(job, k, begin), k->z_panel, opens, closes);
+        sum_unit_weights(job, part, job->sums, list, k->z_panel, opens, closes);
+    }
+}
+
+/* Blocks of H elements in an array of weights of units. */
+static int64_t blocks_of(const struct cell *cell, rnnkern_weight weight)
+{
+    int blocks = 0;
+    for (int k = 0; k < cell->unit_weights; k++)
+        if (cell->unit_weight[k].weight == weight && cell->unit_weight[k].block >= blocks)
+            blocks = cell->unit_weight[k].block + 1;
+    return blocks;
+}
+
+static void add_unit_gradients(const struct job *job, const struct part *part, const struct sums *sums,
+                               void *const *grads, int64_t row)
+{
+    const int64_t begin = part ? own_begin(part, job->panels) : 0,
+                  end = part ? own_end(part, job->panels) : job->panels;
+    for (int k = 0; k < job->cell->unit_weights; k++) {
+        const struct unit_weight *w = &job->cell->unit_weight[k];
+        if (!grads[w->weight]) /* a bias may be missing */
+            continue;
+        real *to = (real *)grads[w->weight] + (row * blocks_of(job->cell, w->weight) + w->block) * job->hidden;
+        for (int64_t u = begin * LANES; u < min_of(job->hidden, end * LANES); u++)
+            to[u] += sums->total[k * job->part + u];
     }
 }
 
@@ -109,17 +162,22 @@ static void weight_gradient(const struct job *job, const struct direction *d, co
 static void add_weight_gradient(const struct job *job, const struct direction *d, const struct part *part,
                                 const struct sums *sums, int64_t row)
 {
-    void *const *grads = job->grads + 4 * d->index;
+    void *const *grads = job->grads + RNNKERN_WEIGHTS * d->index;
     for (int index = 0; index <= job->cell->passes; index++) {
         const struct operand_view o = operand_at(job, d, index);
-        const int recurrent = index > 0;
-        const int64_t units = job->cell->gates * job->hidden;
-        real *weight = grads[recurrent], *bias = grads[2 + recurrent];
+        if (!o.size)
+            continue;
+        const rnnkern_weight kind = weight_of(job, index);
+        const int64_t units = kind == RNNKERN_WEIGHT_HR ? job->output : job->cell->gates * job->hidden;
+        real *weight = grads[kind], *bias = NULL;
+        if (kind != RNNKERN_WEIGHT_HR && !job->cell->norms) /* or the bias is a weight of units */
+            bias = grads[index ? RNNKERN_BIAS_HH : RNNKERN_BIAS_IH];
         int64_t begin, end;
         own_tiles(job, d, part, &o, &begin, &end);
-        unpack_gradient(job, sums->total + o.offset, o.size, o.first, o.count, weight + row * units * o.size,
+        unpack_gradient(job, sums->total + o.offset, o.size, index, weight + row * units * o.size,
                         bias ? bias + row * units : NULL, begin * MAX_ROWS, end * MAX_ROWS);
     }
+    add_unit_gradients(job, part, sums, grads, row);
 }
 
 /* The gradient of each row by itself, as if it had been alone: a member takes all that belongs to some rows. */
@@ -141,6 +199,7 @@ static void row_gradients(const struct job *job, const struct direction *d, cons
                     memcpy(sums->gates + p * panel + i * size, list->z[i] + p * k->z_panel,
                            (size_t)size * sizeof(real));
             sum_run(job, d, NULL, sums, list, sums->gates, panel, 1, 1);
+            sum_unit_weights(job, NULL, sums, list, k->z_panel, 1, 1);
         }
         add_weight_gradient(job, d, NULL, sums, plan->order[j]);
     }

@@ -7,92 +7,110 @@
  * enters 1..3 (reset-before: 1..2, and r h enters 0), so the slots of each product lie side by side.
  * State parts: 0 h, in reset-before 1: r h. */
 
-static inline vec gru_mix(vec z, vec n, vec h) { return v_fma(z, h, v_mul(v_sub(v_set1(1), z), n)); }
+/* h' from the candidate as it is in slot 0 */
+ALWAYS_INLINE void gru_mix(const struct step *s, int64_t p, const struct options *o, int64_t i, int64_t v, vec z, vec n)
+{
+    const vec h = v_load(previous_of(s, i, p, 0, v));
+    v_store(current_of(s, i, p, o->out, v), mix(z, h, masked_candidate(s, o, i, p, v, n)));
+}
 
 /* dz and dn before their activations; dh becomes the direct share of the previous h. */
-static inline vec gru_mix_backward(real *z_row, const real *h_row, real *dh_row)
+ALWAYS_INLINE vec gru_mix_backward(const struct step *s, int64_t p, const struct options *o, int64_t i, int64_t v)
 {
-    vec n = v_load(z_row), z = v_load(z_row + 2 * LANES), dh = v_load(dh_row);
-    vec dn = v_mul(v_mul(dh, v_sub(v_set1(1), z)), tanh_slope(n));
-    v_store(z_row + 2 * LANES, v_mul(v_mul(dh, v_sub(v_load(h_row), n)), sigmoid_slope(z)));
-    v_store(z_row, dn);
-    v_store(dh_row, v_mul(dh, z));
+    real *slot = slot_of(s, i, p, o->gates, v);
+    const vec n = v_load(slot), z = v_load(slot + 2 * LANES), dh = v_load(gradient_of(s, i, p, o->out, v));
+    const vec h = v_load(previous_of(s, i, p, 0, v)), mixed = masked_candidate(s, o, i, p, v, n);
+    const vec dmixed = v_mul(dh, v_sub(v_set1(1), z));
+    const vec dn = through(&o->candidate, n, masked_candidate(s, o, i, p, v, dmixed));
+    v_store(slot + 2 * LANES, through(&o->gate, z, v_mul(dh, v_sub(h, mixed))));
+    v_store(slot, dn);
+    give_share(s, o, i, p, v, v_mul(dh, z));
     return dn;
 }
 
-static void gru_point_forward(const struct step *s, int64_t p)
+ALWAYS_INLINE void gru_forward_body(const struct step *s, int64_t p, const struct options *o)
 {
     FOR_EACH_VECTOR(s, i, v) {
-        real *slot = slot_of(s, i, p, 0, v);
-        vec r = v_sigmoid(v_load(slot + LANES)), z = v_sigmoid(v_load(slot + 2 * LANES));
-        vec n = v_tanh(v_fma(r, v_load(slot + 3 * LANES), v_load(slot)));
+        real *slot = slot_of(s, i, p, o->gates, v);
+        const vec r = activate(&o->gate, v_load(slot + LANES)), z = activate(&o->gate, v_load(slot + 2 * LANES));
+        const vec n = activate(&o->candidate, v_fma(r, v_load(slot + 3 * LANES), v_load(slot)));
         v_store(slot, n);
         v_store(slot + LANES, r);
         v_store(slot + 2 * LANES, z);
-        v_store(current_of(s, i, p, 0, v), gru_mix(z, n, v_load(previous_of(s, i, p, 0, v))));
+        gru_mix(s, p, o, i, v, z, n);
     }
 }
 
-static void gru_point_backward(const struct step *s, int64_t p)
+ALWAYS_INLINE void gru_backward_body(const struct step *s, int64_t p, const struct options *o)
 {
     FOR_EACH_VECTOR(s, i, v) {
-        real *slot = slot_of(s, i, p, 0, v);
-        vec dn = gru_mix_backward(slot, previous_of(s, i, p, 0, v), gradient_of(s, i, p, 0, v));
-        vec r = v_load(slot + LANES);
-        v_store(slot + LANES, v_mul(v_mul(dn, v_load(slot + 3 * LANES)), sigmoid_slope(r)));
+        real *slot = slot_of(s, i, p, o->gates, v);
+        const vec dn = gru_mix_backward(s, p, o, i, v), r = v_load(slot + LANES);
+        v_store(slot + LANES, through(&o->gate, r, v_mul(dn, v_load(slot + 3 * LANES))));
         v_store(slot + 3 * LANES, v_mul(dn, r));
     }
 }
 
-static void gru_before_gates_forward(const struct step *s, int64_t p)
+ALWAYS_INLINE void gru_gates_forward_body(const struct step *s, int64_t p, const struct options *o)
 {
     FOR_EACH_VECTOR(s, i, v) {
         real *slot = slot_of(s, i, p, 0, v);
-        vec r = v_sigmoid(v_load(slot + LANES));
+        const vec r = activate(&o->gate, v_load(slot + LANES));
         v_store(slot + LANES, r);
-        v_store(slot + 2 * LANES, v_sigmoid(v_load(slot + 2 * LANES)));
-        v_store(current_of(s, i, p, 1, v), v_mul(r, v_load(previous_of(s, i, p, 0, v))));
+        v_store(slot + 2 * LANES, activate(&o->gate, v_load(slot + 2 * LANES)));
+        v_store(current_of(s, i, p, o->reset, v), v_mul(r, operand_of(s, o, i, p, v)));
     }
 }
 
-static void gru_before_candidate_forward(const struct step *s, int64_t p)
+ALWAYS_INLINE void gru_gates_backward_body(const struct step *s, int64_t p, const struct options *o)
 {
     FOR_EACH_VECTOR(s, i, v) {
         real *slot = slot_of(s, i, p, 0, v);
-        vec n = v_tanh(v_load(slot));
+        const vec r = v_load(slot + LANES), drh = v_load(gradient_of(s, i, p, o->reset, v));
+        v_store(slot + LANES, through(&o->gate, r, v_mul(drh, operand_of(s, o, i, p, v))));
+        give_operand(s, o, i, p, v, drh, r);
+    }
+}
+
+ALWAYS_INLINE void gru_candidate_forward_body(const struct step *s, int64_t p, const struct options *o)
+{
+    FOR_EACH_VECTOR(s, i, v) {
+        real *slot = slot_of(s, i, p, 0, v);
+        const vec n = activate(&o->candidate, v_load(slot));
         v_store(slot, n);
-        v_store(current_of(s, i, p, 0, v), gru_mix(v_load(slot + 2 * LANES), n, v_load(previous_of(s, i, p, 0, v))));
+        gru_mix(s, p, o, i, v, v_load(slot + 2 * LANES), n);
     }
 }
 
-static void gru_before_candidate_backward(const struct step *s, int64_t p)
+ALWAYS_INLINE void gru_candidate_backward_body(const struct step *s, int64_t p, const struct options *o)
 {
-    FOR_EACH_VECTOR(s, i, v) {
-        gru_mix_backward(slot_of(s, i, p, 0, v), previous_of(s, i, p, 0, v), gradient_of(s, i, p, 0, v));
-        v_store(gradient_of(s, i, p, 1, v), v_zero());
-    }
+    FOR_EACH_VECTOR(s, i, v)
+        gru_mix_backward(s, p, o, i, v);
 }
 
-static void gru_before_gates_backward(const struct step *s, int64_t p)
-{
-    FOR_EACH_VECTOR(s, i, v) {
-        real *slot = slot_of(s, i, p, 0, v), *dh = gradient_of(s, i, p, 0, v);
-        vec r = v_load(slot + LANES), drh = v_load(gradient_of(s, i, p, 1, v));
-        v_store(slot + LANES, v_mul(v_mul(drh, v_load(previous_of(s, i, p, 0, v))), sigmoid_slope(r)));
-        v_store(dh, v_fma(drh, r, v_load(dh)));
-    }
-}
+#define GRU_USUAL .gate = {RNNKERN_SIGMOID}, .candidate = {RNNKERN_TANH}
+static const struct options gru_usual = {GRU_USUAL}, gru_before_usual = {GRU_USUAL, .reset = 1};
+#undef GRU_USUAL
+
+INSTANCES(gru_forward, gru_usual)
+INSTANCES(gru_backward, gru_usual)
+INSTANCES(gru_gates_forward, gru_before_usual)
+INSTANCES(gru_gates_backward, gru_before_usual)
+INSTANCES(gru_candidate_forward, gru_before_usual)
+INSTANCES(gru_candidate_backward, gru_before_usual)
 
 static const struct cell gru_cell = {
     .gates = 3,
     .slots = 4,
     .parts = 1,
     .states = 1,
-    .x_first = 0,
     .x_count = 3,
+    .biased = 4,
     .gate_of_slot = {2, 0, 1, 2},
+    .trace_count = 4,
     .passes = 1,
-    .pass = {{PREVIOUS_H, .first = 1, .count = 3, .cont = 2, gru_point_forward, gru_point_backward}},
+    .pass = {{PREVIOUS, .first = 1, .count = 3, .cont = 2, .adds = 1, .point = {POINT(gru)}}},
+    .usual = &gru_usual,
 };
 
 static const struct cell gru_before_cell = {
@@ -100,11 +118,12 @@ static const struct cell gru_before_cell = {
     .slots = 3,
     .parts = 2,
     .states = 1,
-    .x_first = 0,
     .x_count = 3,
+    .biased = 3,
     .gate_of_slot = {2, 0, 1},
+    .trace_count = 3,
     .passes = 2,
-    .pass = {{PREVIOUS_H, .first = 1, .count = 2, .cont = 2, gru_before_gates_forward, gru_before_gates_backward},
-             {CURRENT_PART_1, .first = 0, .count = 1, .cont = 1, gru_before_candidate_forward,
-              gru_before_candidate_backward}},
+    .pass = {{PREVIOUS, .first = 1, .count = 2, .cont = 2, .adds = 1, .point = {POINT(gru_gates)}},
+             {CURRENT, .part = 1, .first = 0, .count = 1, .cont = 1, .point = {POINT(gru_candidate)}}},
+    .usual = &gru_before_usual,
 };

@@ -1,12 +1,13 @@
 /* One call: its sizes, and where everything lies in the caller's memory.
  *
- * packed     for each layer and direction: bias [panel][slots][16]; the input's matrix [panel][k][x_count][16]; for each
- *            pass its matrix [panel][k][count][16]
+ * packed     for each layer and direction: bias [panel][biased][16]; weights of units [unit_weights][padded H]; the input's
+ *            matrix [panel][k][x_count][16]; for each pass with a product its matrix [panel][k][count][16]
  * tape       as `keep` says, for each layer and direction: state rows, B carry rows (the states on entry) and all R, or
- *            the carry rows of each segment; gates of all R rows. Between layers: sequences (T, B, D*H). Restart rows.
+ *            the carry rows of each segment; gates of all R rows. Between layers: sequences (T, B, D*P). Restart rows. x
+ *            behind its dropout mask.
  * workspace  plan, lists of rows, and whatever of the above is not kept
  *
- * Gate rows lie at [panel][row][slot][16], state rows at [row][part][padded H].
+ * Gate rows lie at [panel][row][slot][16], state rows at [row][part][padded H], and 16 more with layer normalisation.
  */
 #ifndef RK_JOB_H
 #define RK_JOB_H
@@ -38,13 +39,15 @@ struct sums {
 
 struct job {
     const struct cell *cell;
+    const struct options *options; /* NULL: the usual ones */
     const rnnkern_net *net;
     const rnnkern_call *call;
     const real *packed;
     rnnkern_rows x, y;
     rnnkern_states hx, restart, hx_n;
     /* sizes */
-    int64_t hidden, layers, directions, panels, part, width; /* part: padded H; width: elements of a state row */
+    int64_t hidden, output, layers, directions; /* output: P */
+    int64_t panels, part, width;                /* part: padded H; width: elements of a state row */
     int64_t gate_row, restart_rows;
     int64_t project_rows, chunk_rows, block_rows; /* of a chunk: forward, backward; of a recomputed block */
     int threads, split_units;
@@ -53,7 +56,8 @@ struct job {
     struct rows *lists; /* [threads] */
     /* kept for backward (or scratch, in inference) */
     real *restart_row; /* [layers*directions][restart_rows][width] */
-    real *sequence;    /* outputs between layers, after dropout: [layers-1][T][B][D*H] */
+    real *sequence;    /* outputs between layers, after dropout: [layers-1][T][B][D*P] */
+    real *masked_x;    /* [T][B][I], NULL without dropout of the input */
     real *gates;       /* KEEP_GATES: [layers*directions], else one chunk */
     real *states;      /* KEEP_GATES, KEEP_STATES: [layers*directions], else one chunk */
     real *carry;       /* KEEP_SEGMENTS: [layers*directions][segments][B][width] */
@@ -63,7 +67,7 @@ struct job {
     void *const *grads;
     real *block_gates, *block_states;    /* where recomputed ones go */
     real *gradient;                      /* [B][width] */
-    real *dsequence;                     /* [2][T][B][D*H] */
+    real *dsequence;                     /* [2][T][B][D*P] */
     real *transposed;                    /* the matrices of one direction as dx and dh read them */
     struct sums *sums;                   /* weight gradients: one, or with row_grads of each member */
     real *drestart_rows;                 /* [chunk_rows][width] gradients of a chunk's restarts, NULL if not wanted */
@@ -72,9 +76,13 @@ struct job {
 
 /* One layer and direction of a job. */
 struct direction {
-    int64_t layer, index, input; /* index: layer*D + d; input: I or D*H */
+    int64_t layer, index; /* index: layer*D + d */
     int reverse;
-    const real *bias, *matrix_x, *matrix[2];
+    const real *bias, *unit_weights;
+    /* of each operand: */
+    int64_t size[MAX_PASSES + 1];
+    const real *matrix[MAX_PASSES + 1];
+    real *transposed[MAX_PASSES + 1]; /* in backward */
     rnnkern_rows x, y;
 };
 
@@ -91,7 +99,7 @@ static inline int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static inline int64_t input_of(const rnnkern_net *net, int64_t layer)
 {
-    return layer ? net->num_directions * net->hidden_size : net->input_size;
+    return layer ? net->num_directions * (net->proj_size ? net->proj_size : net->hidden_size) : net->input_size;
 }
 static inline int64_t segments_of(const struct job *job)
 {
@@ -102,16 +110,51 @@ static inline int keeps_all_states(const rnnkern_call *call)
     return call->keep == RNNKERN_KEEP_GATES || call->keep == RNNKERN_KEEP_STATES;
 }
 
+static inline int masks_input(const rnnkern_call *call)
+{
+    return call->keep != RNNKERN_KEEP_NONE && call->input_dropout > 0;
+}
+
+/* ---- products: operand 0 is the input, 1.. those of the passes */
+
+/* Elements of an operand; 0 where a pass has no product. */
+static int64_t operand_size(const struct job *job, int64_t layer, int operand)
+{
+    if (operand == 0)
+        return input_of(job->net, layer);
+    const struct pass *pass = &job->cell->pass[operand - 1];
+    return pass->from == NOTHING ? 0 : pass->of_h ? job->hidden : job->output;
+}
+
+/* Units of its slots. */
+static int64_t units_of(const struct job *job, int operand)
+{
+    return operand && job->cell->pass[operand - 1].of_h ? job->output : job->hidden;
+}
+static int first_of(const struct job *job, int operand)
+{
+    return operand ? job->cell->pass[operand - 1].first : job->cell->x_first;
+}
+static int count_of(const struct job *job, int operand)
+{
+    return operand ? job->cell->pass[operand - 1].count : job->cell->x_count;
+}
+
 /* ---- packed weights */
 
-static int64_t packed_bias_size(const struct job *job) { return job->panels * job->cell->slots * LANES; }
+static int64_t packed_bias_size(const struct job *job) { return job->panels * job->cell->biased * LANES; }
+
+static int64_t packed_matrix_size(const struct job *job, int64_t layer, int operand)
+{
+    return panels_of(units_of(job, operand)) * LANES * operand_size(job, layer, operand) * count_of(job, operand);
+}
 
 static int64_t packed_direction_size(const struct job *job, int64_t layer)
 {
-    int64_t columns = input_of(job->net, layer) * job->cell->x_count;
-    for (int k = 0; k < job->cell->passes; k++)
-        columns += job->hidden * job->cell->pass[k].count;
-    return packed_bias_size(job) + job->panels * LANES * columns;
+    int64_t size = packed_bias_size(job) + job->cell->unit_weights * job->part;
+    for (int k = 0; k <= job->cell->passes; k++)
+        size += packed_matrix_size(job, layer, k);
+    return size;
 }
 
 static int64_t packed_size(const struct job *job)
@@ -171,28 +214,27 @@ static void choose_split(struct job *job)
     job->split_units = job->reason == RNNKERN_TEAM_OF_UNITS;
 }
 
-static struct job job_for(const rnnkern_net *net, const rnnkern_call *call)
+/* `variant` has to live as long as the job. */
+static struct job job_for(const rnnkern_net *net, const rnnkern_call *call, struct cell *variant)
 {
-    static const struct cell *const cells[RNNKERN_CELLS] = {
-        [RNNKERN_RNN_TANH] = &rnn_tanh_cell, [RNNKERN_RNN_RELU] = &rnn_relu_cell,     [RNNKERN_LSTM] = &lstm_cell,
-        [RNNKERN_GRU] = &gru_cell,           [RNNKERN_GRU_BEFORE] = &gru_before_cell,
-    };
-    struct job job = {.cell = cells[net->cell],
+    struct job job = {.cell = cell_of(net, call, variant),
                       .net = net,
                       .call = call,
                       .hidden = net->hidden_size,
+                      .output = net->proj_size ? net->proj_size : net->hidden_size,
                       .layers = net->num_layers,
                       .directions = net->num_directions};
+    job.options = job.cell == variant ? &variant->options : NULL;
     job.panels = panels_of(job.hidden);
     job.part = job.panels * LANES;
-    job.width = job.cell->parts * job.part;
+    job.width = job.cell->parts * job.part + (job.cell->norms ? LANES : 0);
     job.gate_row = job.cell->slots * job.part;
     return job;
 }
 
-static struct job job_for_call(const rnnkern_net *net, const rnnkern_call *call)
+static struct job job_for_call(const rnnkern_net *net, const rnnkern_call *call, struct cell *variant)
 {
-    struct job job = job_for(net, call);
+    struct job job = job_for(net, call, variant);
     plan_sizes(&job.plan, call);
     const int64_t real_rows = job.plan.real_rows, fit = CHUNK_BYTES / ((int64_t)sizeof(real) * job.gate_row);
     const int64_t target = max_of(CHUNK_ROWS_MIN, min_of(CHUNK_ROWS_MAX, fit / CHUNK_ROWS_MIN * CHUNK_ROWS_MIN));
@@ -214,7 +256,9 @@ static void layout_kept(struct job *job, struct arena *kept)
     const int64_t n = job->layers * job->directions, all = job->plan.real_rows;
     const int64_t between = call->keep == RNNKERN_KEEP_NONE ? min_of(2, job->layers - 1) : job->layers - 1;
     job->restart_row = arena_take(kept, n * job->restart_rows * job->width, sizeof(real));
-    job->sequence = arena_take(kept, between * call->steps * call->rows * job->directions * job->hidden, sizeof(real));
+    job->sequence = arena_take(kept, between * call->steps * call->rows * job->directions * job->output, sizeof(real));
+    if (masks_input(call))
+        job->masked_x = arena_take(kept, call->steps * call->rows * job->net->input_size, sizeof(real));
     if (keeps_all_states(call))
         job->states = arena_take(kept, n * (call->rows + all) * job->width, sizeof(real));
     if (call->keep == RNNKERN_KEEP_GATES)
@@ -258,28 +302,41 @@ static void layout_forward(struct job *job, struct arena *work)
         job->states = arena_take(work, (call->rows + job->project_rows) * job->width, sizeof(real));
 }
 
-/* Register tiles of the weight gradients of a layer: of the input, then of each pass; see gradient.h. */
-static inline int64_t tiles_of(int64_t operand) { return (operand + 1 + MAX_ROWS - 1) / MAX_ROWS; }
+/* Register tiles of the weight gradients of an operand; see gradient.h. */
+static inline int64_t tiles_of(int64_t operand) { return operand ? (operand + 1 + MAX_ROWS - 1) / MAX_ROWS : 0; }
 
 static int64_t tiles_of_layer(const struct job *job, int64_t layer)
 {
-    return tiles_of(input_of(job->net, layer)) + job->cell->passes * tiles_of(job->hidden);
+    int64_t tiles = 0;
+    for (int k = 0; k <= job->cell->passes; k++)
+        tiles += tiles_of(operand_size(job, layer, k));
+    return tiles;
 }
 
-/* As packed_direction_size, with a bias as one more input to each operand instead of the forward's start values. */
+/* As packed_matrix_size, with a bias as one more input instead of the forward's start values. */
+static int64_t gradient_matrix_size(const struct job *job, int64_t layer, int operand)
+{
+    return panels_of(units_of(job, operand)) * LANES * (operand_size(job, layer, operand) + 1) * count_of(job, operand);
+}
+
 static int64_t gradient_size(const struct job *job, int64_t layer)
 {
-    int64_t columns = (input_of(job->net, layer) + 1) * job->cell->x_count;
-    for (int k = 0; k < job->cell->passes; k++)
-        columns += (job->hidden + 1) * job->cell->pass[k].count;
-    return job->panels * LANES * columns;
+    int64_t size = job->cell->unit_weights * job->part;
+    for (int k = 0; k <= job->cell->passes; k++)
+        size += gradient_matrix_size(job, layer, k);
+    return size;
+}
+
+static int64_t transposed_matrix_size(const struct job *job, int64_t layer, int operand)
+{
+    return panels_of(operand_size(job, layer, operand)) * LANES * count_of(job, operand) * units_of(job, operand);
 }
 
 static int64_t transposed_size(const struct job *job, int64_t layer)
 {
-    int64_t size = panels_of(input_of(job->net, layer)) * LANES * job->cell->x_count * job->hidden;
-    for (int k = 0; k < job->cell->passes; k++)
-        size += job->part * job->cell->pass[k].count * job->hidden;
+    int64_t size = 0;
+    for (int k = 0; k <= job->cell->passes; k++)
+        size += transposed_matrix_size(job, layer, k);
     return size;
 }
 
@@ -298,7 +355,7 @@ static void layout_backward(struct job *job, struct arena *work)
     if (!keeps_all_states(call))
         job->block_states = arena_take(work, (call->rows + job->block_rows) * job->width, sizeof(real));
     const int64_t between = min_of(2, job->layers - 1);
-    job->dsequence = arena_take(work, between * call->steps * call->rows * job->directions * job->hidden, sizeof(real));
+    job->dsequence = arena_take(work, between * call->steps * call->rows * job->directions * job->output, sizeof(real));
     job->gradient = arena_take(work, call->rows * job->width, sizeof(real));
     job->transposed = arena_take(work, transposed, sizeof(real));
     const int summing = call->row_grads ? job->threads : 1;
@@ -323,7 +380,7 @@ static void layout_backward(struct job *job, struct arena *work)
 
 static rnnkern_rows sequence_between(const struct job *job, real *base, int64_t index)
 {
-    const int64_t features = job->directions * job->hidden, step = job->call->rows * features;
+    const int64_t features = job->directions * job->output, step = job->call->rows * features;
     return (rnnkern_rows){.data = base + index * job->call->steps * step, .step = step, .row = features};
 }
 
@@ -342,6 +399,12 @@ static rnnkern_rows outputs_of(const struct job *job, int64_t layer)
     return sequence_between(job, job->sequence, job->call->keep == RNNKERN_KEEP_NONE ? layer % 2 : layer);
 }
 
+static rnnkern_rows masked_inputs(const struct job *job)
+{
+    const int64_t features = job->net->input_size;
+    return (rnnkern_rows){.data = job->masked_x, .step = job->call->rows * features, .row = features};
+}
+
 static rnnkern_rows at_feature(rnnkern_rows rows, int64_t feature)
 {
     if (rows.data)
@@ -357,21 +420,24 @@ static inline real *row_at(rnnkern_rows rows, int64_t t, int64_t b)
 static struct direction direction_at(const struct job *job, int64_t index)
 {
     struct direction d = {.layer = index / job->directions, .index = index, .reverse = (int)(index % job->directions)};
-    d.input = input_of(job->net, d.layer);
     const real *at = job->packed;
     for (int64_t layer = 0; layer < d.layer; layer++)
         at += job->directions * packed_direction_size(job, layer);
     at += d.reverse * packed_direction_size(job, d.layer);
     d.bias = at;
-    d.matrix_x = at + packed_bias_size(job);
-    at = d.matrix_x + job->part * d.input * job->cell->x_count;
-    for (int k = 0; k < job->cell->passes; k++) {
+    d.unit_weights = at + packed_bias_size(job);
+    at = d.unit_weights + job->cell->unit_weights * job->part;
+    real *transposed = job->transposed;
+    for (int k = 0; k <= job->cell->passes; k++) {
+        d.size[k] = operand_size(job, d.layer, k);
         d.matrix[k] = at;
-        at += job->part * job->hidden * job->cell->pass[k].count;
+        d.transposed[k] = transposed;
+        at += packed_matrix_size(job, d.layer, k);
+        transposed += transposed ? transposed_matrix_size(job, d.layer, k) : 0;
     }
     if (job->call) {
-        d.x = d.layer ? outputs_of(job, d.layer - 1) : job->x;
-        d.y = at_feature(outputs_of(job, d.layer), d.reverse * job->hidden);
+        d.x = d.layer ? outputs_of(job, d.layer - 1) : job->masked_x ? masked_inputs(job) : job->x;
+        d.y = at_feature(outputs_of(job, d.layer), d.reverse * job->output);
     }
     return d;
 }

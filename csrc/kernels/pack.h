@@ -57,14 +57,17 @@ static void add_transposed(const real *src, int64_t src_row, real *dst, int64_t 
         }
 }
 
-/* weight: (G*H, k); slots first..first+count-1 of each panel. */
-static void pack_matrix(const struct job *job, const real *weight, int64_t k, int first, int count, real *packed)
+/* An operand's weight: (G*units, k), into its slots of each panel. */
+static void pack_matrix(const struct job *job, const struct direction *d, const real *weight, int operand)
 {
-    for (int64_t p = 0; p < job->panels; p++)
+    real *packed = (real *)d->matrix[operand];
+    const int64_t k = d->size[operand], units = units_of(job, operand);
+    const int first = first_of(job, operand), count = count_of(job, operand);
+    for (int64_t p = 0; k && p < panels_of(units); p++)
         for (int s = 0; s < count; s++) {
             const int64_t gate = job->cell->gate_of_slot[first + s];
-            transpose_panel(weight + (gate * job->hidden + p * LANES) * k, k, packed + (p * k * count + s) * LANES,
-                            count * LANES, units_in(job->hidden, p), k);
+            transpose_panel(weight + (gate * units + p * LANES) * k, k, packed + (p * k * count + s) * LANES,
+                            count * LANES, units_in(units, p), k);
         }
 }
 
@@ -78,50 +81,69 @@ static int recurrent_slot(const struct cell *cell, int slot)
     return 0;
 }
 
-/* A slot starts from b_ih where the input enters it, from b_hh where h does, from their sum where both do. */
+/* A slot starts from b_ih where the input enters it, from b_hh where h does, from their sum where both do; from zero where
+ * what is summed is normalised and biases follow as weights of units. */
 static void pack_bias(const struct job *job, const real *b_ih, const real *b_hh, real *packed)
 {
     const struct cell *cell = job->cell;
     memset(packed, 0, (size_t)packed_bias_size(job) * sizeof *packed);
-    if (!job->net->bias)
+    if (!b_ih || cell->norms)
         return;
     for (int64_t u = 0; u < job->hidden; u++)
-        for (int slot = 0; slot < cell->slots; slot++) {
+        for (int slot = 0; slot < cell->biased; slot++) {
             const int64_t at = cell->gate_of_slot[slot] * job->hidden + u;
             const int input = in_range(slot, cell->x_first, cell->x_count), recurrent = recurrent_slot(cell, slot);
-            packed[(u / LANES * cell->slots + slot) * LANES + u % LANES] = input && recurrent ? b_ih[at] + b_hh[at]
-                                                                           : input            ? b_ih[at]
-                                                                                              : b_hh[at];
+            packed[(u / LANES * cell->biased + slot) * LANES + u % LANES] = input && recurrent ? b_ih[at] + b_hh[at]
+                                                                            : input            ? b_ih[at]
+                                                                                               : b_hh[at];
         }
+}
+
+static void pack_unit_weights(const struct job *job, const void *const *weights, real *packed)
+{
+    memset(packed, 0, (size_t)(job->cell->unit_weights * job->part) * sizeof *packed);
+    for (int k = 0; k < job->cell->unit_weights; k++) {
+        const struct unit_weight *w = &job->cell->unit_weight[k];
+        if (weights[w->weight]) /* a bias may be missing */
+            memcpy(packed + k * job->part, (const real *)weights[w->weight] + w->block * job->hidden,
+                   (size_t)job->hidden * sizeof *packed);
+    }
+}
+
+static rnnkern_weight weight_of(const struct job *job, int operand)
+{
+    return operand == 0 ? RNNKERN_WEIGHT_IH : job->cell->pass[operand - 1].of_h ? RNNKERN_WEIGHT_HR : RNNKERN_WEIGHT_HH;
 }
 
 static void pack(const rnnkern_net *net, const void *const *weights, void *packed)
 {
-    struct job job = job_for(net, NULL);
-    const struct cell *cell = job.cell;
+    struct cell variant;
+    struct job job = job_for(net, NULL, &variant);
     job.packed = packed;
     rk_fpmode mode = rk_flush_subnormals();
-    for (int64_t i = 0; i < job.layers * job.directions; i++, weights += 4) {
+    for (int64_t i = 0; i < job.layers * job.directions; i++, weights += RNNKERN_WEIGHTS) {
         const struct direction d = direction_at(&job, i);
-        pack_bias(&job, weights[2], weights[3], (real *)d.bias);
-        pack_matrix(&job, weights[0], d.input, cell->x_first, cell->x_count, (real *)d.matrix_x);
-        for (int k = 0; k < cell->passes; k++)
-            pack_matrix(&job, weights[1], job.hidden, cell->pass[k].first, cell->pass[k].count, (real *)d.matrix[k]);
+        pack_bias(&job, weights[RNNKERN_BIAS_IH], weights[RNNKERN_BIAS_HH], (real *)d.bias);
+        pack_unit_weights(&job, weights, (real *)d.unit_weights);
+        for (int k = 0; k <= job.cell->passes; k++)
+            pack_matrix(&job, &d, weights[weight_of(&job, k)], k);
     }
     rk_restore_fpmode(mode);
 }
 
-/* The matrix that takes dZ back to the operand: panels of 16 of the k inputs, its k the gate rows' order (krange_gates):
- * [panel of inputs][panel of units][slot][unit][16]. For the panels of inputs begin..end-1. */
-static void pack_transposed(const struct job *job, const real *packed, int64_t k, int count, real *out, int64_t begin,
+/* An operand's matrix that takes dZ back to it: panels of 16 of its elements, k the gate rows' order (krange_gates):
+ * [panel of elements][panel of units][slot][unit][16]. For the panels of elements begin..end-1. */
+static void pack_transposed(const struct job *job, const struct direction *d, int operand, real *out, int64_t begin,
                             int64_t end)
 {
-    const int64_t rows = count * job->hidden;
+    const real *packed = d->matrix[operand];
+    const int64_t k = d->size[operand], all = units_of(job, operand);
+    const int count = count_of(job, operand);
     for (int64_t q = begin; q < end; q++) {
         const int64_t inputs = min_of(LANES, k - q * LANES);
-        real *to = out + q * rows * LANES;
-        for (int64_t p = 0; p < job->panels; p++) {
-            const int64_t units = units_in(job->hidden, p);
+        real *to = out + q * count * all * LANES;
+        for (int64_t p = 0; p < panels_of(all); p++) {
+            const int64_t units = units_in(all, p);
             for (int s = 0; s < count; s++, to += units * LANES)
                 transpose_panel(packed + ((p * k + q * LANES) * count + s) * LANES, count * LANES, to, LANES, inputs,
                                 units);
@@ -129,18 +151,20 @@ static void pack_transposed(const struct job *job, const real *packed, int64_t k
     }
 }
 
-/* grad (G*H, k) += total [panel][k+1][count][16], for columns begin..end-1; column k is the bias. */
-static void unpack_gradient(const struct job *job, const real *total, int64_t k, int first, int count, real *weight,
-                            real *bias, int64_t begin, int64_t end)
+/* weight (G*units, k) += total [panel][k+1][count][16], for columns begin..end-1; column k is the bias, NULL: not wanted. */
+static void unpack_gradient(const struct job *job, const real *total, int64_t k, int operand, real *weight, real *bias,
+                            int64_t begin, int64_t end)
 {
-    for (int64_t p = 0; p < job->panels; p++)
+    const int64_t all = units_of(job, operand);
+    const int first = first_of(job, operand), count = count_of(job, operand);
+    for (int64_t p = 0; p < panels_of(all); p++)
         for (int s = 0; s < count; s++) {
-            const int64_t row = job->cell->gate_of_slot[first + s] * job->hidden + p * LANES;
+            const int64_t row = job->cell->gate_of_slot[first + s] * all + p * LANES;
             const real *from = total + (p * (k + 1) * count + s) * LANES;
-            const int64_t units = units_in(job->hidden, p);
+            const int64_t units = units_in(all, p);
             add_transposed(from + begin * count * LANES, count * LANES, weight + row * k + begin, k,
                            min_of(k, end) - begin, units);
-            for (int64_t u = 0; begin <= k && k < end && job->net->bias && u < units; u++)
+            for (int64_t u = 0; begin <= k && k < end && bias && u < units; u++)
                 bias[row + u] += from[k * count * LANES + u];
         }
 }

@@ -71,10 +71,12 @@ static void point_at(const struct rows *list, rnnkern_rows sequence)
         list->out[i] = row_at(sequence, list->step[i], list->row[i]);
 }
 
-static struct step step_rows(const struct job *job, const struct block *k, const struct rows *list, int64_t i,
-                             int64_t n)
+static struct step step_rows(const struct job *job, const struct direction *d, const struct block *k,
+                             const struct rows *list, int64_t i, int64_t n)
 {
-    return (struct step){.rows = n,
+    return (struct step){.options = job->options,
+                         .unit_weights = d->unit_weights,
+                         .rows = n,
                          .z = list->z + i,
                          .previous = list->previous + i,
                          .current = list->current + i,
@@ -105,6 +107,8 @@ static int64_t chunk_begin(const struct job *job, const struct direction *d, int
 
 /* ---- states */
 
+static inline int64_t state_size(const struct job *job, int part) { return part ? job->hidden : job->output; }
+
 /* A state row from or to the caller's h and c; `row` is its index there. */
 static void load_state(const struct job *job, rnnkern_states from, int64_t row, real *to)
 {
@@ -112,7 +116,7 @@ static void load_state(const struct job *job, rnnkern_states from, int64_t row, 
     memset(to, 0, (size_t)job->width * sizeof *to);
     for (int k = 0; k < job->cell->states; k++)
         if (parts[k])
-            memcpy(to + k * job->part, parts[k] + row * job->hidden, (size_t)job->hidden * sizeof *to);
+            memcpy(to + k * job->part, parts[k] + row * state_size(job, k), (size_t)state_size(job, k) * sizeof *to);
 }
 
 static void save_state(const struct job *job, const real *from, rnnkern_states to, int64_t row)
@@ -120,7 +124,8 @@ static void save_state(const struct job *job, const real *from, rnnkern_states t
     real *const parts[2] = {to.h, to.c};
     for (int k = 0; k < job->cell->states; k++)
         if (parts[k])
-            memcpy(parts[k] + row * job->hidden, from + k * job->part, (size_t)job->hidden * sizeof *from);
+            memcpy(parts[k] + row * state_size(job, k), from + k * job->part,
+                   (size_t)state_size(job, k) * sizeof *from);
 }
 
 /* Row j's state after the steps of the block. */

@@ -11,68 +11,118 @@ static struct product input_product(const struct job *job, const struct directio
     const struct cell *cell = job->cell;
     return (struct product){.rows = list->n,
                             .a = list->x,
-                            .k = krange_dense(d->input),
-                            .b = d->matrix_x,
-                            .k_total = d->input,
+                            .k = krange_dense(d->size[0]),
+                            .b = d->matrix[0],
+                            .k_total = d->size[0],
                             .ns = cell->x_count,
                             .c = list->z,
                             .c_offset = cell->x_first * LANES,
                             .c_panel = k->z_panel,
                             .width = job->part,
                             .bias = d->bias + cell->x_first * LANES,
-                            .bias_panel = cell->slots * LANES};
+                            .bias_panel = cell->biased * LANES};
 }
 
 static struct product recurrent_product(const struct job *job, const struct direction *d, int pass_index,
                                         const struct step *s)
 {
     const struct pass *pass = &job->cell->pass[pass_index];
+    const int64_t size = d->size[pass_index + 1];
     return (struct product){.rows = s->rows,
-                            .a = pass->operand == PREVIOUS_H ? s->previous : (const real *const *)s->current,
-                            .a_offset = pass->operand == PREVIOUS_H ? 0 : job->part,
-                            .k = krange_dense(job->hidden),
-                            .b = d->matrix[pass_index],
-                            .k_total = job->hidden,
+                            .a = pass->from == PREVIOUS ? s->previous : (const real *const *)s->current,
+                            .a_offset = pass->part * job->part,
+                            .k = krange_dense(size),
+                            .b = d->matrix[pass_index + 1],
+                            .k_total = size,
                             .ns = pass->count,
                             .c = s->z,
                             .c_offset = pass->first * LANES,
                             .c_panel = s->z_panel,
                             .width = job->part,
-                            .bias = d->bias + pass->first * LANES,
-                            .bias_panel = job->cell->slots * LANES,
+                            .bias = pass->of_h ? NULL : d->bias + pass->first * LANES,
+                            .bias_panel = job->cell->biased * LANES,
                             .cont = pass->cont};
 }
 
-/* Each panel is activated while its pre-activations are in L1. */
-static void step_forward(const struct job *job, const struct direction *d, const struct part *part,
-                         const struct step *s)
+static inline int64_t panels_of_pass(const struct job *job, int pass) { return panels_of(units_of(job, pass + 1)); }
+
+static void points_forward(const struct pass *pass, const struct step *s, int64_t p)
 {
-    const int64_t end = panel_end(part, job->panels);
-    for (int i = 0; i < job->cell->passes; i++) {
-        const struct product product = recurrent_product(job, d, i, s);
-        const int group = panels_per_tile(product.ns, s->rows);
-        for (int64_t p = panel_begin(part, job->panels); p < end; p += group) {
-            const int count = (int)min_of(group, end - p);
-            product_panels(&product, p, count);
-            for (int j = 0; j < count; j++)
-                job->cell->pass[i].forward(s, p + j);
-        }
-        sync_units(part);
+    if (!s->options) { /* there is one */
+        pass->point[0].usual_forward(s, p);
+        return;
+    }
+    for (const struct point *point = pass->point; point->forward; point++)
+        point->forward(s, p);
+}
+
+/* Each panel is activated while its pre-activations are in L1. */
+static void product_forward(const struct pass *pass, const struct product *product, const struct step *s, int64_t begin,
+                            int64_t end)
+{
+    const int group = product ? panels_per_tile(product->ns, s->rows) : 1;
+    for (int64_t p = begin; p < end; p += group) {
+        const int count = (int)min_of(group, end - p);
+        if (product)
+            product_panels(product, p, count);
+        for (int j = 0; !pass->norms && j < count; j++)
+            points_forward(pass, s, p + j);
     }
 }
 
-/* Of this layer's outputs; threshold 0 drops none. */
-static struct dropout dropout_of(const struct job *job, const struct direction *d)
+static void normalise_forward(const struct job *job, const struct part *part, const struct pass *pass,
+                              const struct step *s, int64_t begin, int64_t end)
 {
-    const int none = job->call->keep == RNNKERN_KEEP_NONE || d->layer == job->layers - 1;
-    return dropout_for(none ? 0 : job->call->dropout, job->call->seed);
+    sync_units(part);
+    for (int n = 0; n < pass->norms; n++)
+        norm_statistics(job, part, s, pass->norm + n);
+    sync_units(part);
+    for (int64_t p = begin; p < end; p++) {
+        for (int n = 0; n < pass->norms; n++)
+            norm_forward(job, s, p, pass->norm + n);
+        points_forward(pass, s, p);
+    }
 }
 
-/* The units [first, first+n) of a member's panels; n can be 0. */
-static void own_units(const struct job *job, const struct part *part, int64_t *first, int64_t *n)
+static void step_forward(const struct job *job, const struct direction *d, const struct part *part,
+                         const struct step *s)
 {
-    *first = panel_begin(part, job->panels) * LANES;
-    *n = max_of(0, min_of(job->hidden, panel_end(part, job->panels) * LANES) - *first);
+    for (int i = 0; i < job->cell->passes; i++) {
+        const struct pass *pass = &job->cell->pass[i];
+        const int64_t panels = panels_of_pass(job, i), begin = panel_begin(part, panels), end = panel_end(part, panels);
+        const struct product product = recurrent_product(job, d, i, s);
+        if (i > 0 && pass->from != NOTHING)
+            sync_units(part);
+        product_forward(pass, pass->from == NOTHING ? NULL : &product, s, begin, end);
+        if (pass->norms)
+            normalise_forward(job, part, pass, s, begin, end);
+    }
+    sync_units(part);
+}
+
+/* Of this layer's outputs. */
+static struct mask output_mask(const struct job *job, const struct direction *d, rnnkern_rows y)
+{
+    const rnnkern_call *call = job->call;
+    const int last = d->layer == job->layers - 1, none = !records(call) || (last && y.layer);
+    return mask_for(last ? RNNKERN_MASK_OUTPUT : RNNKERN_MASK_LAYERS,
+                    none   ? 0
+                    : last ? call->output_dropout
+                           : call->dropout,
+                    call->seed, d->layer, d->reverse);
+}
+
+static int64_t output_mask_step(const struct job *job, const struct direction *d, int64_t t)
+{
+    return job->call->variational || d->layer == job->layers - 1 ? 0 : mask_step(job->call, t);
+}
+
+/* The units [first, first+n) of a member's panels of h (part 0) or c; n can be 0. */
+static void own_units(const struct job *job, const struct part *part, int state, int64_t *first, int64_t *n)
+{
+    const int64_t units = state_size(job, state), panels = panels_of(units);
+    *first = panel_begin(part, panels) * LANES;
+    *n = max_of(0, min_of(units, panel_end(part, panels) * LANES) - *first);
 }
 
 /* What the caller gets, or gives, beside what one layer hands to the next: sequences of the lower layers. */
@@ -80,7 +130,7 @@ static rnnkern_rows of_lower_layer(const struct job *job, const struct direction
 {
     if (!rows.layer || d->layer == job->layers - 1)
         return (rnnkern_rows){0};
-    return at_feature(at_layer(rows, d->layer), d->reverse * job->hidden);
+    return at_feature(at_layer(rows, d->layer), d->reverse * job->output);
 }
 
 /* h of the rows goes to the output; between layers through dropout. */
@@ -88,23 +138,47 @@ static void emit_outputs(const struct job *job, const struct direction *d, const
                          const struct rows *list)
 {
     int64_t first, n;
-    own_units(job, part, &first, &n);
+    own_units(job, part, 0, &first, &n);
     const rnnkern_rows also = of_lower_layer(job, d, job->y);
     for (int64_t i = 0; also.data && i < list->n; i++)
         memcpy(row_at(also, list->step[i], list->row[i]) + first, list->current[i] + first, (size_t)n * sizeof(real));
     if (!d->y.data)
         return;
-    const struct dropout dropout = dropout_of(job, d);
+    const struct mask mask = output_mask(job, d, job->y);
     for (int64_t i = 0; i < list->n; i++) {
         real *y = row_at(d->y, list->step[i], list->row[i]) + first;
         const real *h = list->current[i] + first;
-        if (!dropout.threshold) {
+        if (!mask.any) {
             memcpy(y, h, (size_t)n * sizeof *y);
             continue;
         }
-        dropout_mask_row(&dropout, d->layer, list->step[i], list->row[i], d->reverse * job->hidden + first, n, y);
-        for (int64_t u = 0; u < n; u++)
-            y[u] = y[u] > 0 ? h[u] * y[u] : 0; /* not 0*h: an infinite h that is dropped is 0 */
+        for (int64_t u = 0; u < n; u += MASK_UNITS) {
+            real factor[MASK_UNITS];
+            draw(&mask, output_mask_step(job, d, list->step[i]), list->row[i], first + u, factor);
+            for (int64_t k = 0; k < min_of(MASK_UNITS, n - u); k++)
+                y[u + k] = masked(factor[k], h[u + k]);
+        }
+    }
+}
+
+/* A member's units of the masks that the cell has slots for. */
+static void draw_slots(const struct job *job, const struct direction *d, const struct part *part, const struct block *k,
+                       const struct rows *list)
+{
+    for (int n = 0; n < job->cell->masks; n++) {
+        const rnnkern_mask kind = job->cell->mask[n].kind;
+        const struct mask m = mask_for(kind, job->cell->mask[n].probability, job->call->seed, d->layer, d->reverse);
+        int64_t first, units;
+        own_units(job, part, kind == RNNKERN_MASK_CANDIDATE || kind == RNNKERN_MASK_ZONEOUT_C, &first, &units);
+        for (int64_t i = 0; i < list->n; i++)
+            for (int64_t u = 0; u < units; u += MASK_UNITS) {
+                real factor[MASK_UNITS];
+                draw(&m, kind == RNNKERN_MASK_HIDDEN ? 0 : mask_step(job->call, list->step[i]), list->row[i], first + u,
+                     factor);
+                real *to = list->z[i] + (first + u) / LANES * k->z_panel + job->cell->mask[n].slot * LANES;
+                for (int64_t p = 0; p < panels_of(min_of(MASK_UNITS, units - u)); p++)
+                    memcpy(to + p * k->z_panel, factor + p * LANES, LANES * sizeof *to);
+            }
     }
 }
 
@@ -116,11 +190,12 @@ static void chunk_forward(const struct job *job, const struct direction *d, cons
     list_own_rows(job, d, k, begin, end, part, list);
     const struct product project = input_product(job, d, k, list);
     product_run(&project, panel_begin(part, job->panels), panel_end(part, job->panels));
+    draw_slots(job, d, part, k, list);
     int64_t at = list->n;
     for (int64_t q = begin; q < end; q++) {
         const int64_t n = own_rows(part, active(&job->plan, d->reverse, q));
         at -= n;
-        const struct step s = step_rows(job, k, list, at, n);
+        const struct step s = step_rows(job, d, k, list, at, n);
         step_forward(job, d, part, &s);
     }
 }
@@ -195,6 +270,22 @@ static void clear_padding(const struct job *job, const struct part *part, rnnker
                 memset(row_at(rows, t, job->plan.order[j]), 0, (size_t)features * sizeof(real));
 }
 
+/* x, or its gradient, through the input's mask, which is the same for all steps of a row; 64 units at a time. */
+static void mask_sequences(const struct job *job, const struct part *part, rnnkern_rows from, rnnkern_rows to)
+{
+    const int64_t features = job->net->input_size;
+    const struct mask m = mask_for(RNNKERN_MASK_INPUT, job->call->input_dropout, job->call->seed, 0, 0);
+    FOR_OWN_SEQUENCES(job, part, j)
+        for (int64_t first = 0; first < features; first += MASK_UNITS) {
+            const int64_t n = min_of(MASK_UNITS, features - first), b = job->plan.order[j];
+            real factor[MASK_UNITS];
+            draw(&m, 0, b, first, factor);
+            for (int64_t t = 0; t < job->plan.length[j]; t++)
+                for (int64_t u = 0; u < n; u++)
+                    row_at(to, t, b)[first + u] = masked(factor[u], row_at(from, t, b)[first + u]);
+        }
+}
+
 static struct part part_of(const struct job *job, const struct rk_member *member)
 {
     const int units = job->split_units && member->count > 1;
@@ -209,7 +300,11 @@ static void member_forward(void *context, const struct rk_member *member)
     const struct job *job = context;
     const struct part part = part_of(job, member);
     for (int64_t layer = 0; layer < (job->y.layer ? job->layers : 1); layer++)
-        clear_padding(job, &part, at_layer(job->y, layer), job->directions * job->hidden);
+        clear_padding(job, &part, at_layer(job->y, layer), job->directions * job->output);
+    if (job->masked_x) {
+        mask_sequences(job, &part, job->x, masked_inputs(job));
+        rk_barrier(&part.member);
+    }
     for (int64_t i = 0; i < job->layers * job->directions; i++) {
         const struct direction d = direction_at(job, i);
         direction_forward(job, &d, &part);
@@ -229,7 +324,8 @@ static void forward(const rnnkern_net *net, const rnnkern_call *call, const void
                     rnnkern_states hx, rnnkern_states restart, rnnkern_rows y, rnnkern_states hx_n, void *tape,
                     void *workspace)
 {
-    struct job job = job_for_call(net, call);
+    struct cell variant;
+    struct job job = job_for_call(net, call, &variant);
     struct arena kept = {tape, 0}, work = {workspace, 0};
     if (call->keep != RNNKERN_KEEP_NONE)
         layout_kept(&job, &kept);

@@ -1,39 +1,51 @@
-"""rnnkern: fast recurrent layers (RNN, LSTM, GRU) on the CPU, with NumPy alone.
+"""rnnkern: fast recurrent layers (RNN, LSTM, GRU and their relatives) on the CPU, with NumPy alone.
 
 RNN, LSTM, GRU              layers, as torch's
+MGU, IndRNN, SRU, MinGRU    further layers
+Regularization              dropout inside layers, DropConnect, zoneout
 RNNCell, LSTMCell, GRUCell  single steps
 load                        a layer from the file that its `save` wrote
 Stream                      what `layer.stream()` returns: a step at a time, with state
 truncated_bptt              training on long sequences in chunks
 functional                  the same as functions, for those who hold their own arrays
+activations                 names of activation functions
+initializers                other first values of parameters
 train                       what training needs besides: embedding, linear, loss, optimisers
 reference                   the specification, in NumPy
 """
 
 from typing import TYPE_CHECKING, Any
 
-from . import functional
+from . import activations, functional
 from .cells import GRUCell, LSTMCell, RNNCell
 from .files import load
-from .layers import GRU, LSTM, RNN
+from .layers import GRU, LSTM, MGU, RNN, SRU, IndRNN, MinGRU
 from .threads import get_num_threads, set_num_threads
 
 if TYPE_CHECKING:
-    from . import reference, train
+    from . import initializers, reference, train
+    from .regularization import Regularization
     from .stream import Stream
     from .truncated import truncated_bptt
 
 __all__ = [
     "GRU",
     "LSTM",
+    "MGU",
     "RNN",
+    "SRU",
     "GRUCell",
+    "IndRNN",
     "LSTMCell",
+    "MinGRU",
     "RNNCell",
+    "Regularization",
     "Stream",
     "__version__",
+    "activations",
     "functional",
     "get_num_threads",
+    "initializers",
     "load",
     "reference",
     "set_num_threads",
@@ -44,8 +56,12 @@ __version__ = "0.1.0"
 
 
 # Imported when first used, so that `import rnnkern` stays quick.
-_MODULES = ("reference", "train")
-_NAMES = {"Stream": ".stream", "truncated_bptt": ".truncated"}
+_MODULES = ("initializers", "reference", "train")
+_NAMES = {
+    "Regularization": ".regularization",
+    "Stream": ".stream",
+    "truncated_bptt": ".truncated",
+}
 
 
 def __getattr__(name: str) -> Any:

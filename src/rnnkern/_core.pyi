@@ -1,6 +1,6 @@
 """The compiled module: the functions of rnnkern.h, one to one."""
 
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -8,21 +8,27 @@ from typing_extensions import disjoint_base
 
 _Array = NDArray[Any]
 _States = tuple[_Array, ...]
+_Function = tuple[str, float, float]
+_Coupling = Literal["input", "forget"] | None
 
 ACTIVATIONS: Final[tuple[str, ...]]
 ALIGNMENT: Final[int]
 CELLS: Final[tuple[str, ...]]
+COUPLINGS: Final[tuple[_Coupling, ...]]
 DTYPES: Final[tuple[np.dtype[Any], ...]]
 KEEP_NONE: Final[int]
 KEEP_GATES: Final[int]
 KEEP_STATES: Final[int]
 KEEP_SEGMENTS: Final[int]
+MASKS: Final[tuple[str, ...]]
 RESTART_ZERO: Final[int]
 RESTART_SHARED: Final[int]
 RESTART_PER_ROW: Final[int]
 REASONS: Final[tuple[str, ...]]
-TRACED: Final[tuple[tuple[str, ...], ...]]
 SPLITS: Final[tuple[str, ...]]
+TRACED: Final[dict[str, tuple[str, ...]]]
+TRACED_COUPLED: Final[tuple[str, ...]]
+WEIGHTS: Final[tuple[str, ...]]
 
 @disjoint_base
 class Net:
@@ -36,6 +42,19 @@ class Net:
         hidden_size: int,
         num_layers: int,
         num_directions: int,
+        *,
+        proj_size: int = 0,
+        gate: str | _Function | None = None,
+        candidate: str | _Function | None = None,
+        output: str | _Function | None = None,
+        coupled: _Coupling = None,
+        peephole: bool = False,
+        layer_norm: bool = False,
+        norm_eps: float = 1e-5,
+        clip: float = 0.0,
+        cell_clip: float = 0.0,
+        zoneout_h: float = 0.0,
+        zoneout_c: float = 0.0,
     ) -> Self: ...
     @property
     def cell(self) -> str: ...
@@ -53,6 +72,32 @@ class Net:
     def num_layers(self) -> int: ...
     @property
     def num_directions(self) -> int: ...
+    @property
+    def proj_size(self) -> int: ...
+    @property
+    def gate(self) -> _Function: ...
+    @property
+    def candidate(self) -> _Function: ...
+    @property
+    def output(self) -> _Function: ...
+    @property
+    def coupled(self) -> _Coupling: ...
+    @property
+    def peephole(self) -> bool: ...
+    @property
+    def layer_norm(self) -> bool: ...
+    @property
+    def norm_eps(self) -> float: ...
+    @property
+    def clip(self) -> float: ...
+    @property
+    def cell_clip(self) -> float: ...
+    @property
+    def zoneout_h(self) -> float: ...
+    @property
+    def zoneout_c(self) -> float: ...
+    @property
+    def traced(self) -> tuple[str, ...]: ...
 
 @disjoint_base
 class Call:
@@ -69,6 +114,13 @@ class Call:
         seed: int,
         threads: int,
         split: str = "auto",
+        *,
+        variational: bool = False,
+        input_dropout: float = 0.0,
+        output_dropout: float = 0.0,
+        hidden_dropout: float = 0.0,
+        candidate_dropout: float = 0.0,
+        first_step: int = 0,
     ) -> Self: ...
     @property
     def lengths(self) -> _Array | None: ...
@@ -163,7 +215,17 @@ def backward(
     grads: list[_Array | None] | None,
     workspace: _Array | None,
 ) -> None: ...
-def activate(level: int, activation: str, x: _Array) -> _Array: ...
-def dropout_mask(
-    dtype: DTypeLike, dropout: float, seed: int, layer: int, step: int, row: int, n: int
+def activate(level: int, function: str | _Function, x: _Array) -> _Array: ...
+def draw_masks(
+    dtype: DTypeLike,
+    level: int,
+    kind: str,
+    probability: float,
+    seed: int,
+    layer: int,
+    direction: int,
+    step: int,
+    first_row: int,
+    rows: int,
+    n: int,
 ) -> _Array: ...

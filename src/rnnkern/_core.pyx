@@ -19,10 +19,21 @@ cdef extern from "rnnkern.h" nogil:
         RNNKERN_OVERFLOW
         RNNKERN_NO_LEVEL
     ctypedef enum rnnkern_cell:
+        RNNKERN_LSTM
+        RNNKERN_SRU
+    ctypedef enum rnnkern_weight:
         pass
     ctypedef enum rnnkern_dtype:
         pass
     ctypedef enum rnnkern_activation:
+        pass
+    ctypedef struct rnnkern_function:
+        rnnkern_activation kind
+        double alpha
+        double beta
+    ctypedef enum rnnkern_coupling:
+        pass
+    ctypedef enum rnnkern_mask:
         pass
     ctypedef enum rnnkern_keep:
         RNNKERN_KEEP_NONE
@@ -37,8 +48,20 @@ cdef extern from "rnnkern.h" nogil:
         int bias
         int64_t input_size
         int64_t hidden_size
+        int64_t proj_size
         int64_t num_layers
         int64_t num_directions
+        rnnkern_function gate
+        rnnkern_function candidate
+        rnnkern_function output
+        rnnkern_coupling coupled
+        int peephole
+        int layer_norm
+        double norm_eps
+        double clip
+        double cell_clip
+        double zoneout_h
+        double zoneout_c
     ctypedef struct rnnkern_call:
         int64_t steps
         int64_t rows
@@ -48,7 +71,13 @@ cdef extern from "rnnkern.h" nogil:
         rnnkern_keep keep
         int64_t segment
         double dropout
+        int variational
+        double input_dropout
+        double output_dropout
+        double hidden_dropout
+        double candidate_dropout
         uint64_t seed
+        int64_t first_step
         int threads
         rnnkern_split split
         void *trace
@@ -79,6 +108,7 @@ cdef extern from "rnnkern.h" nogil:
         void *c
     const char *rnnkern_level_name(int)
     int rnnkern_level_supported(int)
+    int64_t rnnkern_weight_size(const rnnkern_net *, int64_t, rnnkern_weight)
     int rnnkern_team_size()
     rnnkern_status rnnkern_sizes(const rnnkern_net *, const rnnkern_call *, rnnkern_sizes_t *)
     rnnkern_status rnnkern_plan(const rnnkern_net *, const rnnkern_call *, rnnkern_plan_t *)
@@ -88,8 +118,9 @@ cdef extern from "rnnkern.h" nogil:
     rnnkern_status rnnkern_backward(const rnnkern_net *, const rnnkern_call *, const void *, rnnkern_rows, void *,
                                     rnnkern_rows, rnnkern_states, rnnkern_rows, rnnkern_states, rnnkern_states,
                                     void *const *, void *)
-    rnnkern_status rnnkern_activate(rnnkern_dtype, int, rnnkern_activation, int64_t, const void *, void *)
-    rnnkern_status rnnkern_dropout_mask(rnnkern_dtype, double, uint64_t, int64_t, int64_t, int64_t, int64_t, void *)
+    rnnkern_status rnnkern_activate(rnnkern_dtype, int, rnnkern_function, int64_t, const void *, void *)
+    rnnkern_status rnnkern_draw_masks(rnnkern_dtype, int, rnnkern_mask, double, uint64_t, int64_t, int, int64_t,
+                                      int64_t, int64_t, int64_t, void *)
 
 
 cdef extern from "<stdatomic.h>" nogil:
@@ -100,14 +131,24 @@ cdef extern from "<stdatomic.h>" nogil:
 
 
 # In the order of the enums of rnnkern.h.
-CELLS = ("rnn_tanh", "rnn_relu", "lstm", "gru", "gru_before")
+CELLS = ("rnn", "lstm", "gru", "gru_before", "mgu", "indrnn", "sru", "mingru")
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
-TRACED = (("a", "h"), ("a", "h"), ("i", "f", "g", "o", "h", "c"), ("n", "r", "z", "u", "h"), ("n", "r", "z", "h"))
-ACTIVATIONS = ("sigmoid", "tanh")
+WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr", "weight_ch", "norm_ih", "norm_hh", "norm_c",
+           "norm_c_bias")
+ACTIVATIONS = ("usual", "sigmoid", "tanh", "relu", "hard_sigmoid", "softsign", "affine", "leaky_relu",
+               "thresholded_relu", "scaled_tanh", "elu", "softplus")
+COUPLINGS = (None, "input", "forget")
+MASKS = ("layers", "input", "output", "hidden", "candidate", "zoneout_h", "zoneout_c", "weights")
 KEEP_NONE, KEEP_GATES, KEEP_STATES, KEEP_SEGMENTS = range(4)
 RESTART_ZERO, RESTART_SHARED, RESTART_PER_ROW = range(3)
 REASONS = ("one allowed", "small work", "small matrix", "one share", "rows", "units")
 SPLITS = ("auto", "rows", "units")
+TRACED = {
+    "rnn": ("a", "h"), "lstm": ("i", "f", "g", "o", "h", "c"), "gru": ("n", "r", "z", "u", "h"),
+    "gru_before": ("n", "r", "z", "h"), "mgu": ("n", "f", "h"), "indrnn": ("a", "h"),
+    "sru": ("n", "f", "r", "x", "h", "c"), "mingru": ("z", "n", "h"),
+}
+TRACED_COUPLED = ("e", "g", "o", "h", "c")
 ALIGNMENT = RNNKERN_ALIGNMENT
 
 
@@ -139,6 +180,18 @@ def team_size():
     return rnnkern_team_size()
 
 
+cdef rnnkern_function function_of(function) except *:
+    """An activation: its name, or (name, alpha, beta); None is what the cell has by default."""
+    cdef rnnkern_function f
+    name, f.alpha, f.beta = function if isinstance(function, tuple) else (function or "usual", 0, 0)
+    f.kind = <rnnkern_activation><int>ACTIVATIONS.index(name)
+    return f
+
+
+cdef tuple as_function(rnnkern_function function):
+    return ACTIVATIONS[<int>function.kind], function.alpha, function.beta
+
+
 cdef class Net:
     """What is computed: rnnkern_net."""
 
@@ -146,7 +199,9 @@ cdef class Net:
     cdef readonly object dtype
 
     def __cinit__(self, str cell, dtype, int level, bint bias, int64_t input_size, int64_t hidden_size,
-                  int64_t num_layers, int64_t num_directions):
+                  int64_t num_layers, int64_t num_directions, *, int64_t proj_size=0, gate=None, candidate=None,
+                  output=None, coupled=None, bint peephole=False, bint layer_norm=False, double norm_eps=1e-5,
+                  double clip=0.0, double cell_clip=0.0, double zoneout_h=0.0, double zoneout_c=0.0):
         self.dtype = np.dtype(dtype)
         self.c.cell = <rnnkern_cell><int>CELLS.index(cell)
         self.c.dtype = <rnnkern_dtype><int>DTYPES.index(self.dtype)
@@ -154,8 +209,20 @@ cdef class Net:
         self.c.bias = bias
         self.c.input_size = input_size
         self.c.hidden_size = hidden_size
+        self.c.proj_size = proj_size
         self.c.num_layers = num_layers
         self.c.num_directions = num_directions
+        self.c.gate = function_of(gate)
+        self.c.candidate = function_of(candidate)
+        self.c.output = function_of(output)
+        self.c.coupled = <rnnkern_coupling><int>COUPLINGS.index(coupled)
+        self.c.peephole = peephole
+        self.c.layer_norm = layer_norm
+        self.c.norm_eps = norm_eps
+        self.c.clip = clip
+        self.c.cell_clip = cell_clip
+        self.c.zoneout_h = zoneout_h
+        self.c.zoneout_c = zoneout_c
 
     @property
     def cell(self):
@@ -178,12 +245,70 @@ cdef class Net:
         return self.c.hidden_size
 
     @property
+    def proj_size(self):
+        return self.c.proj_size
+
+    @property
     def num_layers(self):
         return self.c.num_layers
 
     @property
     def num_directions(self):
         return self.c.num_directions
+
+    @property
+    def gate(self):
+        return as_function(self.c.gate)
+
+    @property
+    def candidate(self):
+        return as_function(self.c.candidate)
+
+    @property
+    def output(self):
+        return as_function(self.c.output)
+
+    @property
+    def coupled(self):
+        return COUPLINGS[<int>self.c.coupled]
+
+    @property
+    def peephole(self):
+        return bool(self.c.peephole)
+
+    @property
+    def layer_norm(self):
+        return bool(self.c.layer_norm)
+
+    @property
+    def norm_eps(self):
+        return self.c.norm_eps
+
+    @property
+    def clip(self):
+        return self.c.clip
+
+    @property
+    def cell_clip(self):
+        return self.c.cell_clip
+
+    @property
+    def zoneout_h(self):
+        return self.c.zoneout_h
+
+    @property
+    def zoneout_c(self):
+        return self.c.zoneout_c
+
+    @property
+    def traced(self):
+        """Names of the vectors of a trace."""
+        return TRACED_COUPLED if <int>self.c.coupled else TRACED[self.cell]
+
+
+cdef int64_t width_of(Net net) noexcept:
+    """P, the features of h."""
+    return net.c.proj_size if net.c.proj_size else net.c.hidden_size
 
 
 cdef class Call:
@@ -194,22 +319,40 @@ cdef class Call:
     cdef object state_norms, trace
 
     def __cinit__(self, int64_t steps, int64_t rows, lengths, resets, int restart_kind, int keep, int64_t segment,
-                  double dropout, uint64_t seed, int threads, str split="auto"):
-        self.c.steps = steps
-        self.c.rows = rows
+                  double dropout, uint64_t seed, int threads, str split="auto", *, bint variational=False,
+                  double input_dropout=0.0, double output_dropout=0.0, double hidden_dropout=0.0,
+                  double candidate_dropout=0.0, int64_t first_step=0):
         self.c.restart_kind = <rnnkern_restart>restart_kind
         self.c.keep = <rnnkern_keep>keep
         self.c.segment = segment
         self.c.dropout = dropout
+        self.c.variational = variational
+        self.c.input_dropout = input_dropout
+        self.c.output_dropout = output_dropout
+        self.c.hidden_dropout = hidden_dropout
+        self.c.candidate_dropout = candidate_dropout
         self.c.seed = seed
+        self.c.first_step = first_step
         self.c.threads = threads
         self.c.split = <rnnkern_split><int>SPLITS.index(split)
+        self.cover(steps, rows, lengths, resets)
+
+    cdef int cover(self, int64_t steps, int64_t rows, lengths, resets) except -1:
+        self.c.steps = steps
+        self.c.rows = rows
         self.lengths = lengths
         self.resets = resets
-        if lengths is not None:
-            self.c.lengths = <const int64_t *>plain(lengths, cnp.NPY_INT64, rows)
-        if resets is not None:
-            self.c.resets = <const uint8_t *>plain(resets, cnp.NPY_UINT8, steps * rows)
+        self.c.lengths = <const int64_t *>plain(lengths, cnp.NPY_INT64, rows)
+        self.c.resets = <const uint8_t *>plain(resets, cnp.NPY_UINT8, steps * rows)
+        return 0
+
+    cdef Call twin(self):
+        """The same call, without a trace."""
+        cdef Call call = Call(0, 0, None, None, 0, 0, 1, 0.0, 0, 1)
+        call.c = self.c
+        call.c.trace = NULL
+        call.lengths, call.resets = self.lengths, self.resets
+        return call
 
     @property
     def steps(self):
@@ -236,8 +379,8 @@ cdef class Call:
         return <int>self.c.restart_kind
 
     def trace_into(self, Net net, trace):
-        """Shows gates and states there: contiguous (L*D, T, B, len(TRACED[cell]), H)."""
-        cdef int64_t vectors = len(TRACED[<int>net.c.cell]) * net.c.hidden_size
+        """Shows gates and states there: contiguous (L*D, T, B, len(net.traced), H)."""
+        cdef int64_t vectors = len(net.traced) * net.c.hidden_size
         self.trace = trace
         self.c.trace = plain(trace, type_of(net), net.c.num_layers * net.c.num_directions * self.c.steps
                              * self.c.rows * vectors)
@@ -246,10 +389,11 @@ cdef class Call:
         """The same call on some of the steps; itself for all of them. Of inference."""
         if start == 0 and stop == self.c.steps:
             return self
+        cdef Call call = self.twin()
         lengths = None if self.lengths is None else np.clip(self.lengths - start, 0, stop - start)
         resets = None if self.resets is None else self.resets[start:stop]
-        return Call(stop - start, self.c.rows, lengths, resets, self.c.restart_kind, self.c.keep, self.c.segment,
-                    self.c.dropout, self.c.seed, self.c.threads, SPLITS[<int>self.c.split])
+        call.cover(stop - start, self.c.rows, lengths, resets)
+        return call
 
     def for_backward(self, Net net, int threads, str split="auto", double clip=0.0, state_norms=None,
                      bint row_grads=False):
@@ -257,14 +401,15 @@ cdef class Call:
 
         state_norms: where norms go, contiguous (L*D, S, T, B). row_grads: grads are (B, ...) each.
         """
-        cdef Call call = Call(self.c.steps, self.c.rows, self.lengths, self.resets, self.c.restart_kind, self.c.keep,
-                              self.c.segment, self.c.dropout, self.c.seed, threads, split)
+        cdef Call call = self.twin()
         cdef int64_t sweeps = net.c.num_layers * net.c.num_directions
+        call.c.threads = threads
+        call.c.split = <rnnkern_split><int>SPLITS.index(split)
         call.c.clip = clip
         call.c.row_grads = row_grads
         call.state_norms = state_norms
         call.c.state_norms = plain(state_norms, type_of(net),
-                                   sweeps * (2 if net.c.cell == 2 else 1) * self.c.steps * self.c.rows)
+                                   sweeps * (2 if net.c.cell == RNNKERN_LSTM else 1) * self.c.steps * self.c.rows)
         return call
 
 
@@ -311,14 +456,16 @@ cdef rnnkern_rows rows_of(array, Net net, Call call, int64_t features) except *:
 
 
 cdef rnnkern_states states_of(states, Net net, int64_t rows) except *:
-    """States (L*D, rows, H): a tuple (h, c), or (h,), or None."""
+    """States (L*D, rows, P or H) of the cell, or None: (h,), of the LSTM (h, c), of the SRU (c,)."""
     cdef rnnkern_states s
     s.h = s.c = NULL
-    cdef int64_t size = net.c.num_layers * net.c.num_directions * rows * net.c.hidden_size
-    if states is not None:
-        s.h = plain(states[0], type_of(net), size)
-        if len(states) > 1:
-            s.c = plain(states[1], type_of(net), size)
+    cdef int64_t count = net.c.num_layers * net.c.num_directions * rows
+    if states is None:
+        return s
+    if net.c.cell != RNNKERN_SRU:
+        s.h = plain(states[0], type_of(net), count * width_of(net))
+    if net.c.cell == RNNKERN_SRU or net.c.cell == RNNKERN_LSTM:
+        s.c = plain(states[-1], type_of(net), count * net.c.hidden_size)
     return s
 
 
@@ -339,25 +486,23 @@ cdef void *block(array, size_t bytes) except? NULL:
 
 
 cdef class Pointers:
-    """Addresses of the weights (or of their gradients): four for each layer and direction, 0 where there is none."""
+    """Addresses of the weights (or of their gradients), as WEIGHTS lists them, for each layer and direction."""
 
     cdef object arrays
     cdef object memory
     cdef void **data
 
     def __cinit__(self, arrays, Net net, int64_t copies=1):
+        cdef int64_t count = net.c.num_layers * net.c.num_directions, layer, at, size
+        if len(arrays) != count * len(WEIGHTS):
+            raise ValueError(f"expected {count * len(WEIGHTS)} weight arrays, got {len(arrays)}")
         self.arrays = arrays
         self.memory = np.zeros(max(1, len(arrays)), np.uintp)
         self.data = <void **>cnp.PyArray_DATA(<cnp.ndarray>self.memory)
-        cdef int64_t gates = 1 if net.c.cell < 2 else 4 if net.c.cell == 2 else 3
-        cdef int64_t rows = gates * net.c.hidden_size
-        cdef int64_t count = net.c.num_layers * net.c.num_directions
-        if len(arrays) != 4 * count:
-            raise ValueError(f"expected {4 * count} weight arrays, got {len(arrays)}")
-        for i in range(4 * count):
-            inputs = net.c.input_size if i // 4 < net.c.num_directions else net.c.num_directions * net.c.hidden_size
-            size = rows * (inputs if i % 4 == 0 else net.c.hidden_size if i % 4 == 1 else 1)
-            self.data[i] = plain(arrays[i], type_of(net), copies * size)
+        for at in range(len(arrays)):
+            layer = at // (len(WEIGHTS) * net.c.num_directions)
+            size = rnnkern_weight_size(&net.c, layer, <rnnkern_weight><int>(at % len(WEIGHTS)))
+            self.data[at] = plain(arrays[at], type_of(net), copies * size)
 
 
 def sizes(Net net, Call call):
@@ -375,7 +520,7 @@ def plan(Net net, Call call):
 
 
 def pack(Net net, weights, packed):
-    """Packs weights (a list of 4*L*D arrays, biases None without bias) into the block `packed`."""
+    """Packs weights, for each layer and direction as WEIGHTS lists them, None where there is none."""
     cdef Pointers pointers = Pointers(weights, net)
     cdef void *to = block(packed, 1)
     cdef rnnkern_status status
@@ -391,7 +536,7 @@ def forward(Net net, Call call, packed, x, hx, restart, y, hx_n, tape, workspace
     cdef void *tape_at = block(tape, needed[1])
     cdef void *workspace_at = block(workspace, needed[2])
     cdef rnnkern_rows x_at = rows_of(x, net, call, net.c.input_size)
-    cdef rnnkern_rows y_at = rows_of(y, net, call, net.c.num_directions * net.c.hidden_size)
+    cdef rnnkern_rows y_at = rows_of(y, net, call, net.c.num_directions * width_of(net))
     cdef rnnkern_states hx_at = states_of(hx, net, call.c.rows)
     cdef rnnkern_states restart_at = states_of(restart, net, restart_rows(call))
     cdef rnnkern_states hx_n_at = states_of(hx_n, net, call.c.rows)
@@ -410,7 +555,7 @@ def backward(Net net, Call call, packed, x, tape, dy, dhx_n, dx, dhx, drestart, 
     cdef void *tape_at = block(tape, needed[1])
     cdef void *workspace_at = block(workspace, needed[3])
     cdef rnnkern_rows x_at = rows_of(x, net, call, net.c.input_size)
-    cdef rnnkern_rows dy_at = rows_of(dy, net, call, net.c.num_directions * net.c.hidden_size)
+    cdef rnnkern_rows dy_at = rows_of(dy, net, call, net.c.num_directions * width_of(net))
     cdef rnnkern_rows dx_at = rows_of(dx, net, call, net.c.input_size)
     cdef rnnkern_states dhx_n_at = states_of(dhx_n, net, call.c.rows)
     cdef rnnkern_states dhx_at = states_of(dhx, net, call.c.rows)
@@ -471,7 +616,7 @@ cdef class Stepper:
         cdef rnnkern_status status
         none.h = none.c = NULL
         x_at.data, x_at.step, x_at.row = <void *>x, rows * self.net.c.input_size, self.net.c.input_size
-        y_at.data, y_at.step, y_at.row = y, rows * self.net.c.hidden_size, self.net.c.hidden_size
+        y_at.data, y_at.step, y_at.row = y, rows * width_of(self.net), width_of(self.net)
         x_at.layer = y_at.layer = 0
         self.call.rows = rows
         with nogil:
@@ -490,10 +635,10 @@ cdef class Stepper:
             return -1
         return cnp.PyArray_DIM(a, 0) if ndim == 2 else 1
 
-    cdef cnp.ndarray empty(self, int ndim, int64_t rows):
+    cdef cnp.ndarray empty(self, int ndim, int64_t rows, int64_t features):
         cdef cnp.npy_intp shape[2]
         shape[0] = rows
-        shape[ndim - 1] = self.net.c.hidden_size
+        shape[ndim - 1] = features
         return cnp.PyArray_EMPTY(ndim, shape, type_of(self.net), 0)
 
     def cell(self, x, hx, int threads):
@@ -509,35 +654,39 @@ cdef class Stepper:
             atomic_flag_clear(&self.busy)
 
     cdef object next_state(self, x, hx, int threads):
-        cdef bint two = self.net.c.cell == 2
-        cdef int64_t rows = self.rows_in(x, self.net.c.input_size), units = self.net.c.hidden_size
+        cdef rnnkern_net *net = &self.net.c
+        cdef bint two = net.cell == RNNKERN_LSTM
+        cdef int64_t rows = self.rows_in(x, net.input_size)
         cdef rnnkern_states before, after
-        cdef cnp.ndarray h, c
         cdef int ndim
-        if rows < 0 or rows > self.most:
+        if net.cell == RNNKERN_SRU or rows < 0 or rows > self.most:
             return None
         ndim = cnp.PyArray_NDIM(<cnp.ndarray>x)
         before.h = before.c = after.c = NULL
         if hx is not None:
             if two and (type(hx) is not tuple or len(<tuple>hx) != 2):
                 return None
-            for part in (<tuple>hx if two else (hx,)):
-                if self.rows_in(part, units) != rows or cnp.PyArray_NDIM(<cnp.ndarray>part) != ndim:
-                    return None
-            before.h = cnp.PyArray_DATA(<cnp.ndarray>(hx[0] if two else hx))
-            before.c = cnp.PyArray_DATA(<cnp.ndarray>hx[1]) if two else NULL
-        h = self.empty(ndim, rows)
-        after.h = cnp.PyArray_DATA(h)
+            h, c = hx if two else (hx, None)
+            if not self.fits(h, rows, ndim, width_of(self.net)) or \
+                    (two and not self.fits(c, rows, ndim, net.hidden_size)):
+                return None
+            before.h = cnp.PyArray_DATA(<cnp.ndarray>h)
+            before.c = cnp.PyArray_DATA(<cnp.ndarray>c) if two else NULL
+        h = self.empty(ndim, rows, width_of(self.net))
+        after.h = cnp.PyArray_DATA(<cnp.ndarray>h)
         if two:
-            c = self.empty(ndim, rows)
-            after.c = cnp.PyArray_DATA(c)
+            c = self.empty(ndim, rows, net.hidden_size)
+            after.c = cnp.PyArray_DATA(<cnp.ndarray>c)
         self.call.threads = threads
         self.run(rows, cnp.PyArray_DATA(<cnp.ndarray>x), before, after, NULL)
         return (h, c) if two else h
 
+    cdef bint fits(self, array, int64_t rows, int ndim, int64_t features) noexcept:
+        return self.rows_in(array, features) == rows and cnp.PyArray_NDIM(<cnp.ndarray>array) == ndim
+
 
 cdef class StreamBase(Stepper):
-    """A Stepper with states, (L, B, H) arrays h and c, and such arrays of fewer rows, for as many as it steps at once."""
+    """A Stepper with states, (L, B, P or H) arrays, and such arrays of fewer rows, for as many as it steps at once."""
 
     cdef readonly tuple _states
     cdef tuple some
@@ -563,11 +712,11 @@ cdef class StreamBase(Stepper):
         Args:
             x: inputs (B, I); where one row advances also (I,).
             out: an array for the outputs, contiguous; without it a new one is made.
-            rows: the rows that advance, distinct integers (n,); x and the outputs are then (n, I) and (n, H).
+            rows: the rows that advance, distinct integers (n,); x and the outputs are then (n, I) and (n, P).
                 Other rows keep their state. By default all rows advance.
 
         Returns:
-            Outputs of the last layer, (B, H), or (H,) for x (I,): out where it is given.
+            Outputs of the last layer, (B, P), or (P,) for x (I,), P the proj_size or H: out where it is given.
 
         Raises:
             TypeError, ValueError: an argument of the wrong kind, dtype or shape, or a row out of range. No row has
@@ -598,9 +747,8 @@ cdef class StreamBase(Stepper):
             return None
         cdef int ndim = cnp.PyArray_NDIM(<cnp.ndarray>x)
         if out is None:
-            y = self.empty(ndim, n)
-        elif self.rows_in(out, self.net.c.hidden_size) == n and cnp.PyArray_NDIM(<cnp.ndarray>out) == ndim and \
-                cnp.PyArray_ISWRITEABLE(<cnp.ndarray>out):
+            y = self.empty(ndim, n, width_of(self.net))
+        elif self.fits(out, n, ndim, width_of(self.net)) and cnp.PyArray_ISWRITEABLE(<cnp.ndarray>out):
             y = out
         else:
             return None
@@ -634,17 +782,17 @@ cdef class StreamBase(Stepper):
         return good == n
 
     def _advance(self, x, y, rows):
-        """One step of all rows, or of the rows (n,), int64, distinct and in range; x (n, I) and y (n, H) contiguous
+        """One step of all rows, or of the rows (n,), int64, distinct and in range; x (n, I) and y (n, P) contiguous
         and apart. The caller has claimed the memory."""
         cdef int64_t n = self.batch if rows is None else cnp.PyArray_SIZE(<cnp.ndarray>rows)
         self.advance(n, <const char *>plain(x, type_of(self.net), n * self.net.c.input_size),
-                     <char *>plain(y, type_of(self.net), n * self.net.c.hidden_size),
+                     <char *>plain(y, type_of(self.net), n * width_of(self.net)),
                      <const int64_t *>plain(rows, cnp.NPY_INT64, n))
 
     cdef int advance(self, int64_t n, const char *x, char *y, const int64_t *index) except -1:
         """A step of n rows, of all or of those of the index; of so many at once that their gates stay in the cache."""
         cdef size_t item = 4 if self.net.c.dtype == 0 else 8
-        cdef size_t size = self.net.c.hidden_size * item
+        cdef size_t of_h = width_of(self.net) * item, of_c = self.net.c.hidden_size * item
         cdef int64_t first = 0, count
         cdef bint dense = index == NULL and (self.net.c.num_layers == 1 or n <= self.most)
         cdef rnnkern_states states = self.at if dense else self.some_at
@@ -652,54 +800,60 @@ cdef class StreamBase(Stepper):
             count = min(self.most, n - first)
             if not dense:
                 self.exchange(index, first, count, False)
-            self.run(count, x + first * self.net.c.input_size * item, states, states, y + first * size)
+            self.run(count, x + first * self.net.c.input_size * item, states, states, y + first * of_h)
             if not dense:
                 self.exchange(index, first, count, True)
             first += count
             if first >= n:
                 return 0
             if dense:
-                states.h = <char *>states.h + count * size
-                states.c = NULL if states.c == NULL else <char *>states.c + count * size
+                states.h = NULL if states.h == NULL else <char *>states.h + count * of_h
+                states.c = NULL if states.c == NULL else <char *>states.c + count * of_c
 
-    cdef void exchange(self, const int64_t *index, int64_t first, int64_t n, bint back) noexcept nogil:
+    cdef void exchange(self, const int64_t *index, int64_t first, int64_t n, bint back) noexcept:
         """Copies the states of the rows index[first] ... index[first + n - 1], or of the rows first ... first + n - 1, to
         where they lie densely, or back."""
-        cdef size_t size = <size_t>self.net.c.hidden_size * (4 if self.net.c.dtype == 0 else 8)
+        cdef size_t item = 4 if self.net.c.dtype == 0 else 8
+        self.move(<char *>self.at.h, <char *>self.some_at.h, width_of(self.net) * item, index, first, n, back)
+        self.move(<char *>self.at.c, <char *>self.some_at.c, self.net.c.hidden_size * item, index, first, n, back)
+
+    cdef void move(self, char *all_rows, char *dense, size_t size, const int64_t *index, int64_t first, int64_t n,
+                   bint back) noexcept:
         cdef int64_t layer, i, row
-        cdef char *all_rows
-        cdef char *dense
-        for part in range(2):
-            all_rows = <char *>(self.at.c if part else self.at.h)
-            dense = <char *>(self.some_at.c if part else self.some_at.h)
-            if all_rows == NULL:
-                continue
-            for layer in range(self.net.c.num_layers):
-                for i in range(n):
-                    row = first + i if index == NULL else index[first + i]
-                    if back:
-                        memcpy(all_rows + (layer * self.batch + row) * size, dense + (layer * n + i) * size, size)
-                    else:
-                        memcpy(dense + (layer * n + i) * size, all_rows + (layer * self.batch + row) * size, size)
+        if all_rows == NULL:
+            return
+        for layer in range(self.net.c.num_layers):
+            for i in range(n):
+                row = first + i if index == NULL else index[first + i]
+                if back:
+                    memcpy(all_rows + (layer * self.batch + row) * size, dense + (layer * n + i) * size, size)
+                else:
+                    memcpy(dense + (layer * n + i) * size, all_rows + (layer * self.batch + row) * size, size)
 
 
-def activate(int level, str activation, cnp.ndarray x):
-    """The kernels' sigmoid or tanh of a contiguous float array."""
+def activate(int level, function, cnp.ndarray x):
+    """The kernels' activation, a name or (name, alpha, beta), of a contiguous float array."""
     if x.dtype not in DTYPES or not cnp.PyArray_ISCARRAY_RO(x):
         raise ValueError("expected a contiguous float32 or float64 array")
     cdef cnp.ndarray y = np.empty_like(x)
-    cdef int dtype = DTYPES.index(x.dtype), which = ACTIVATIONS.index(activation)
+    cdef int dtype = DTYPES.index(x.dtype)
+    cdef rnnkern_function f = function_of(function)
     cdef rnnkern_status status
     with nogil:
-        status = rnnkern_activate(<rnnkern_dtype>dtype, level, <rnnkern_activation>which, cnp.PyArray_SIZE(x),
-                                  cnp.PyArray_DATA(x), cnp.PyArray_DATA(y))
+        status = rnnkern_activate(<rnnkern_dtype>dtype, level, f, cnp.PyArray_SIZE(x), cnp.PyArray_DATA(x),
+                                  cnp.PyArray_DATA(y))
     check(status)
     return y
 
 
-def dropout_mask(dtype, double dropout, uint64_t seed, int64_t layer, int64_t step, int64_t row, int64_t n):
-    """The factors by which forward multiplies units 0..n-1 of a layer's output at (step, row)."""
-    cdef cnp.ndarray mask = np.empty(n, dtype)
-    check(rnnkern_dropout_mask(<rnnkern_dtype><int>DTYPES.index(mask.dtype), dropout, seed, layer, step, row, n,
-                               cnp.PyArray_DATA(mask)))
+def draw_masks(dtype, int level, str kind, double probability, uint64_t seed, int64_t layer, int direction,
+               int64_t step, int64_t first_row, int64_t rows, int64_t n):
+    """A mask (rows, n), one of MASKS, of units 0..n-1 of rows first_row.. at a step, as forward draws it."""
+    cdef cnp.ndarray mask = np.empty((rows, n), dtype)
+    cdef int of = DTYPES.index(mask.dtype), which = MASKS.index(kind)
+    cdef rnnkern_status status
+    with nogil:
+        status = rnnkern_draw_masks(<rnnkern_dtype>of, level, <rnnkern_mask>which, probability, seed, layer, direction,
+                                    step, first_row, rows, n, cnp.PyArray_DATA(mask))
+    check(status)
     return mask

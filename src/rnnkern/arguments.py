@@ -7,13 +7,14 @@ layout. The checks of single values are in `validation`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import _core, isa, threads
+from . import _core, threads
+from .structure import CELLS, Options, Structure, check_structure
 from .validation import (
     MAX_AXIS,
     Array,
@@ -27,138 +28,95 @@ from .validation import (
     check_names,
     check_shape,
     described,
-    one_of,
 )
+
+if TYPE_CHECKING:
+    from .regularization import Regularization
 
 States = Array | tuple[Array, Array]
 Checkpoint = Literal["gates", "auto"] | int | None
-
-GATES = {"rnn_tanh": 1, "rnn_relu": 1, "lstm": 4, "gru": 3, "gru_before": 3}
-_KINDS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 # ---- parameters
 
 
-def nonlinearity_of(name: str, value: Any) -> str:
-    return one_of(name, value, ("tanh", "relu"))
-
-
-def kernel_cell(cell: str, *, nonlinearity: str = "tanh", reset_after: bool = True) -> str:
-    """The kernels' name of a cell, from that of the layer and its options."""
-    one_of("cell", cell, ("rnn", "lstm", "gru"))
-    nonlinearity_of("nonlinearity", nonlinearity)
-    boolean("reset_after", reset_after)
-    if cell == "rnn":
-        return f"rnn_{nonlinearity}"
-    return cell if cell == "lstm" or reset_after else "gru_before"
-
-
-def parameter_count(
-    gates: int, input_size: int, hidden_size: int, num_layers: int, num_directions: int, bias: bool
-) -> tuple[int, int]:
-    """How many arrays the parameters are, and how many numbers those have."""
-    stack, kinds = num_layers * num_directions, 4 if bias else 2
-    columns = input_size + (num_layers - 1) * num_directions * hidden_size  # of all weight_ih
-    own = num_layers * (hidden_size + kinds - 2)  # of all weight_hh and biases
-    return stack * kinds, num_directions * gates * hidden_size * (columns + own)
-
-
-def parameter_names(num_layers: int, num_directions: int, bias: bool) -> list[str]:
-    """torch's parameter names in torch's order."""
-    return [
-        f"{kind}_l{layer}{suffix}"
-        for layer in range(num_layers)
-        for suffix in ("", "_reverse")[:num_directions]
-        for kind in _KINDS[: 4 if bias else 2]
-    ]
-
-
-def parameter_shapes(
-    gates: int, input_size: int, hidden_size: int, num_layers: int, num_directions: int, bias: bool
-) -> dict[str, Shape]:
-    """torch's parameter names and their shapes, in torch's order."""
-
-    def shape(name: str) -> Shape:
-        if name.startswith("bias"):
-            return (gates * hidden_size,)
-        if name.startswith("weight_hh"):
-            return (gates * hidden_size, hidden_size)
-        first = name in ("weight_ih_l0", "weight_ih_l0_reverse")
-        return (gates * hidden_size, input_size if first else num_directions * hidden_size)
-
-    return {name: shape(name) for name in parameter_names(num_layers, num_directions, bias)}
-
-
-def initial_shapes(
-    cell: str, hidden_size: int, num_layers: int, num_directions: int
-) -> dict[str, Shape]:
-    """Names and shapes of learned initial states: initial_h_l0 (H,) ..., for the LSTM also c."""
-    return {
-        f"initial_{part}_l{layer}{suffix}": (hidden_size,)
-        for part in state_names(cell)
-        for layer in range(num_layers)
-        for suffix in ("", "_reverse")[:num_directions]
-    }
-
-
-def state_names(cell: str) -> tuple[str, ...]:
-    return ("h", "c") if cell == "lstm" else ("h",)
-
-
 class Network(NamedTuple):
     """A stack as the kernels take it."""
 
-    net: _core.Net
-    weights: list[Array | None]  # four by four, None for missing biases
-    initial: Array | None  # learned initial states (h or h and c, L*D, H)
+    structure: Structure
+    weights: list[Array | None]  # as Structure.split has them
+    initial: tuple[Array, ...] | None  # learned initial states (L*D, P), (L*D, H)
 
 
-def network(cell: str, params: Mapping[str, Array]) -> Network:
+def network(options: Options, params: Mapping[str, Array]) -> Network:
     """What a mapping of parameters describes."""
     check_mapping("params", params, "a mapping of names to arrays, or what pack returns")
-    for name in ("weight_ih_l0", "weight_hh_l0"):
-        if name not in params:
+    for kind in ("weight_ih", "weight_hh"):
+        if kind in CELLS[options.cell].weights and f"{kind}_l0" not in params:
             has = ", ".join(map(str, params)) or "nothing"
-            raise ValueError(f"params: expected {name!r} among its names, got {has}")
+            raise ValueError(f"params: expected '{kind}_l0' among its names, got {has}")
     arrays = {name: as_array(name, a) for name, a in params.items()}
-    dtype = arrays["weight_ih_l0"].dtype.newbyteorder("=")
-    if dtype not in _core.DTYPES:
-        raise TypeError(f"weight_ih_l0: expected float32 or float64, got {dtype}")
-    directions = 2 if "weight_ih_l0_reverse" in arrays else 1
-    layers = 1
-    while f"weight_ih_l{layers}" in arrays:
-        layers += 1
-    bias = "bias_ih_l0" in arrays
-    for name in ("weight_ih_l0", "weight_hh_l0"):
-        if arrays[name].ndim != 2 or 0 in arrays[name].shape:
-            raise ValueError(f"{name}: expected a non-empty matrix, got shape {arrays[name].shape}")
-    sizes = (arrays["weight_ih_l0"].shape[1], arrays["weight_hh_l0"].shape[1])
-    shapes = parameter_shapes(GATES[cell], *sizes, layers, directions, bias)
-    learned = initial_shapes(cell, sizes[1], layers, directions) if "initial_h_l0" in arrays else {}
-    weights = list(shapes)
-    shapes |= learned
-    check_names(f"params of {layers} layer(s) and {directions} direction(s)", arrays, shapes)
+    structure = _structure(options, arrays)
+    shapes, dtype = structure.parameter_shapes(), structure.dtype
+    stack = f"{structure.num_layers} layer(s) and {structure.num_directions} direction(s)"
+    check_names(f"params of {stack}", arrays, shapes)
     for name, expected in shapes.items():
         check_shape(name, arrays[name], expected)
         if (found := arrays[name].dtype.newbyteorder("=")) != dtype:
             raise TypeError(f"{name}: expected {dtype} as weight_ih_l0 is, got {found}")
-    net = _core.Net(cell, dtype, isa.level(), bias, *sizes, layers, directions)
-    dense = {name: _dense(arrays[name], dtype) for name in shapes}
-    initial = stacked_initial(cell, [dense[name] for name in learned])
-    return Network(net, by_kind([dense[name] for name in weights], bias), initial)
+    check_structure(structure)
+    weights, initial = structure.split(_dense(arrays[name], dtype) for name in shapes)
+    return Network(structure, weights, stacked(initial))
 
 
-def stacked_initial(cell: str, arrays: Sequence[Array]) -> Array | None:
-    """Learned initial states in the order of initial_shapes as (h or h and c, L*D, H), a copy."""
-    return np.array(arrays).reshape(len(state_names(cell)), -1, arrays[0].size) if arrays else None
+def _structure(options: Options, arrays: Mapping[str, Array]) -> Structure:
+    """What the names say, and the shapes of the first layer."""
+    cell = CELLS[options.cell]
+    dtype = arrays["weight_ih_l0"].dtype.newbyteorder("=")
+    if dtype not in _core.DTYPES:
+        raise TypeError(f"weight_ih_l0: expected float32 or float64, got {dtype}")
+    layers = 1
+    while f"weight_ih_l{layers}" in arrays:
+        layers += 1
+
+    def has(kind: str) -> bool:
+        return kind in cell.weights and f"{kind}_l0" in arrays
+
+    structure = Structure(
+        options,
+        dtype,
+        input_size=_matrix(arrays, "weight_ih_l0")[1],
+        hidden_size=1,
+        num_layers=layers,
+        num_directions=2 if "weight_ih_l0_reverse" in arrays else 1,
+        bias=has("bias_ih"),
+        peephole=options.cell == "lstm" and has("weight_ch"),
+        layer_norm=has("norm_ih"),
+        learned=f"initial_{cell.states[0]}_l0" in arrays,
+    )
+    if has("weight_hr"):
+        width, units = _matrix(arrays, "weight_hr_l0")
+        return structure._replace(hidden_size=units, proj_size=width)
+    if options.cell == "indrnn":
+        units = arrays["weight_hh_l0"].size
+    elif has("weight_hh"):
+        units = _matrix(arrays, "weight_hh_l0")[1]
+    else:
+        units = arrays["weight_ih_l0"].shape[0] // structure.blocks
+    return structure._replace(hidden_size=max(1, units))
 
 
-def by_kind(arrays: Sequence[Array], bias: bool) -> list[Array | None]:
-    """Arrays in the order of parameter_names as the kernels take them: None for missing biases."""
-    if bias:
-        return list(arrays)
-    return [a for i in range(0, len(arrays), 2) for a in (arrays[i], arrays[i + 1], None, None)]
+def _matrix(arrays: Mapping[str, Array], name: str) -> tuple[int, int]:
+    """The shape of a matrix."""
+    shape = arrays[name].shape
+    if len(shape) != 2 or 0 in shape:
+        raise ValueError(f"{name}: expected a non-empty matrix, got shape {shape}")
+    return shape
+
+
+def stacked(initial: tuple[list[Array], ...] | None) -> tuple[Array, ...] | None:
+    """Learned initial states, as Structure.split has them, in one array (L*D, ...) for each."""
+    return None if initial is None else tuple(np.array(of_sweeps) for of_sweeps in initial)
 
 
 def _dense(a: Array, dtype: np.dtype[Any]) -> Array:
@@ -188,17 +146,16 @@ def strided_rows(a: Array) -> Array:
 
 
 class Layout:
-    """How the caller's arrays map to (T, B, F) and (L*D, B, H)."""
+    """How the caller's arrays map to (T, B, F) and (L*D, B, P or H)."""
 
-    def __init__(self, net: _core.Net, shape: Shape, batch_first: bool) -> None:
+    def __init__(self, structure: Structure, shape: Shape, batch_first: bool) -> None:
         """``shape`` is that of x."""
         if len(shape) not in (2, 3):
             raise ValueError(f"x: expected 2 (unbatched) or 3 dimensions, got shape {shape}")
-        if shape[-1] != net.input_size:
-            raise ValueError(
-                f"x: expected input_size = {net.input_size} on the last axis, got shape {shape}"
-            )
-        self.net, self.batched = net, len(shape) == 3
+        if shape[-1] != structure.input_size:
+            expected = f"expected input_size = {structure.input_size} on the last axis"
+            raise ValueError(f"x: {expected}, got shape {shape}")
+        self.structure, self.dtype, self.batched = structure, structure.dtype, len(shape) == 3
         self.batch_first = boolean("batch_first", batch_first)
         self.steps, self.rows = shape[0], shape[1] if self.batched else 1
         if self.batched and self.batch_first:
@@ -217,12 +174,12 @@ class Layout:
 
         shape: features, or (n, features).
         """
-        full = np.empty(self.shape(*shape), self.net.dtype)
+        full = np.empty(self.shape(*shape), self.dtype)
         return full, self.time_major(full, len(shape) > 1)
 
     def sequence(self, name: str, a: ArrayLike, *shape: int) -> Array:
         """The view as time_major gives it of a sequence argument."""
-        array = as_floats(name, a, self.net.dtype)
+        array = as_floats(name, a, self.dtype)
         check_shape(name, array, self.shape(*shape))
         return strided_rows(self.time_major(array, len(shape) > 1))
 
@@ -241,47 +198,51 @@ class Layout:
         return stack.swapaxes(1, 2) if self.batch_first else stack
 
     @property
-    def state_shape(self) -> Shape:
-        n = self.net.num_layers * self.net.num_directions
-        return (n, self.rows, self.net.hidden_size) if self.batched else (n, self.net.hidden_size)
+    def state_axes(self) -> Shape:
+        """The shape of states, but for their features."""
+        sweeps = self.structure.sweeps
+        return (sweeps, self.rows) if self.batched else (sweeps,)
 
-    @property
-    def state_names(self) -> tuple[str, ...]:
-        return state_names(self.net.cell)
-
-    def states(self, name: str, s: Any, *shapes: Shape) -> tuple[Array, ...] | None:
-        """States as a tuple of dense arrays, all of one of the shapes (default: state_shape)."""
+    def states(self, name: str, s: Any, *axes: Shape) -> tuple[Array, ...] | None:
+        """States as a tuple of dense arrays, of one of these axes (default: state_axes)."""
         if s is None:
             return None
-        if self.net.cell == "lstm":
+        widths, dtype = self.structure.states, self.dtype
+        if len(widths) > 1:
             if not isinstance(s, tuple | list) or len(s) != 2:
                 raise TypeError(f"{name}: expected a tuple (h, c), got {described(s)}")
-            parts = {f"h of {name}": s[0], f"c of {name}": s[1]}
+            parts = {f"{part} of {name}": a for part, a in zip(widths, s, strict=True)}
         elif isinstance(s, tuple | list):
             raise TypeError(f"{name}: expected one array, got {described(s)}")
         else:
             parts = {name: s}
-        dtype = self.net.dtype
         dense = tuple(_dense(as_floats(part, a, dtype), dtype) for part, a in parts.items())
-        for part, a in zip(parts, dense, strict=True):
-            check_shape(part, a, *shapes or (self.state_shape,))
-        if dense[0].shape != dense[-1].shape:
+        for part, a, width in zip(parts, dense, widths.values(), strict=True):
+            check_shape(part, a, *((*some, width) for some in axes or (self.state_axes,)))
+        if dense[0].ndim != dense[-1].ndim:
             got = f"{dense[0].shape} and {dense[-1].shape}"
             raise ValueError(f"{name}: expected h and c of the same shape, got {got}")
         return dense
 
     def learned(
-        self, initial: Array, hx: tuple[Array, ...] | None, restart: tuple[Array, ...] | None
+        self,
+        initial: tuple[Array, ...],
+        hx: tuple[Array, ...] | None,
+        restart: tuple[Array, ...] | None,
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         """hx and restart_state, where None stands for the learned states."""
         if hx is None:
-            start = initial[:, :, None] if self.batched else initial
-            shape = (len(initial), *self.state_shape)
-            hx = tuple(np.array(np.broadcast_to(start, shape), order="C"))
-        return hx, tuple(initial) if restart is None else restart
+            starts = (part[:, None] if self.batched else part for part in initial)
+            shapes = ((*self.state_axes, part.shape[-1]) for part in initial)
+            hx = tuple(
+                np.array(np.broadcast_to(start, shape), order="C")
+                for start, shape in zip(starts, shapes, strict=True)
+            )
+        return hx, initial if restart is None else restart
 
     def new_states(self) -> tuple[Array, ...]:
-        return tuple(np.empty(self.state_shape, self.net.dtype) for _ in self.state_names)
+        widths = self.structure.states.values()
+        return tuple(np.empty((*self.state_axes, width), self.dtype) for width in widths)
 
 
 def as_states(parts: tuple[Array, ...]) -> States:
@@ -317,7 +278,7 @@ def as_output(out: Array | None, layout: Layout, *shape: int) -> tuple[Array, Ar
     """Where the outputs go: as the caller sees it, and its view as layout.time_major gives it."""
     if out is None:
         return layout.empty(*shape)
-    as_target("out", out, layout.shape(*shape), layout.net.dtype)
+    as_target("out", out, layout.shape(*shape), layout.dtype)
     if out.size == 0:
         return out, layout.empty(*shape)[1]  # its own strides may be anything
     view = layout.time_major(out, len(shape) > 1)
@@ -342,6 +303,15 @@ def _overlaps_itself(a: Array) -> bool:
 # ---- options
 
 
+_MASKS = (
+    "input_dropout",
+    "output_dropout",
+    "hidden_dropout",
+    "candidate_dropout",
+    "variational",
+)  # what a call has of a Regularization
+
+
 def new_call(
     steps: int,
     rows: int,
@@ -353,13 +323,28 @@ def new_call(
     dropout: float = 0.0,
     seed: int = 0,
     num_threads: int | None = None,
+    regularization: Regularization | None = None,
+    first_step: int = 0,
 ) -> _core.Call:
     keep, segment = _core.KEEP_NONE, 1
     if record:
         longest = steps if lengths is None else int(lengths.max(initial=0))
         keep, segment = _checkpoint(checkpoint, longest)
-    n = threads.chosen(num_threads)
-    return _core.Call(steps, rows, lengths, resets, restart_kind, keep, segment, dropout, seed, n)
+    masks = {} if regularization is None else {n: getattr(regularization, n) for n in _MASKS}
+    return _core.Call(
+        steps,
+        rows,
+        lengths,
+        resets,
+        restart_kind,
+        keep,
+        segment,
+        dropout,
+        seed,
+        threads.chosen(num_threads),
+        first_step=first_step,
+        **masks,
+    )
 
 
 def _checkpoint(checkpoint: Checkpoint, steps: int) -> tuple[int, int]:

@@ -11,12 +11,13 @@ Everything else is as for `layers`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Literal
+from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from . import threads
+from .activations import Activation
 from .packed import stepper
 from .recurrent import Pair, Recurrent, S, Seed, Snapshot
 from .tape import Tape
@@ -158,7 +159,7 @@ class _Cell(Recurrent, _Steps[S]):
     """One layer in one direction, called step by step."""
 
     @staticmethod
-    def _shapes(shapes: dict[str, Shape]) -> dict[str, Shape]:
+    def _shapes(shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         return {name.removesuffix("_l0"): shape for name, shape in shapes.items()}
 
     def record(
@@ -188,27 +189,19 @@ class RNNCell(_Cell[Array]):
     """One step of an `RNN` with one layer, as torch.nn.RNNCell: from x and h to the next h."""
 
     _cell = "rnn"
-    _own = ("nonlinearity",)
-    nonlinearity: Literal["tanh", "relu"]
+    nonlinearity: Activation
 
     def __init__(
         self,
         input_size: int,
         hidden_size: int,
         bias: bool = True,
-        nonlinearity: Literal["tanh", "relu"] = "tanh",
+        nonlinearity: Activation = "tanh",
         *,
         dtype: DTypeLike = np.float32,
         seed: Seed = None,
     ) -> None:
-        super().__init__(
-            dtype,
-            seed,
-            input_size=input_size,
-            hidden_size=hidden_size,
-            bias=bias,
-            nonlinearity=nonlinearity,
-        )
+        super().__init__(locals())
 
 
 class LSTMCell(_Cell[Pair]):
@@ -225,14 +218,13 @@ class LSTMCell(_Cell[Pair]):
         dtype: DTypeLike = np.float32,
         seed: Seed = None,
     ) -> None:
-        super().__init__(dtype, seed, input_size=input_size, hidden_size=hidden_size, bias=bias)
+        super().__init__(locals())
 
 
 class GRUCell(_Cell[Array]):
     """One step of a `GRU` with one layer, as torch.nn.GRUCell: from x and h to the next h."""
 
     _cell = "gru"
-    _own = ("reset_after",)
     reset_after: bool
 
     def __init__(
@@ -245,11 +237,4 @@ class GRUCell(_Cell[Array]):
         dtype: DTypeLike = np.float32,
         seed: Seed = None,
     ) -> None:
-        super().__init__(
-            dtype,
-            seed,
-            input_size=input_size,
-            hidden_size=hidden_size,
-            bias=bias,
-            reset_after=reset_after,
-        )
+        super().__init__(locals())

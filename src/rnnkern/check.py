@@ -26,19 +26,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core, functional, isa, reference, threads
-from .arguments import GATES, parameter_shapes
+from .regularization import Regularization
+from .structure import CELLS, Structure, cell_options, check_structure, kind_of
+from .validation import Shape
 
 Array = NDArray[Any]
 Results = dict[str, list[Array]]
 
 GROUPS = ("y", "hx_n", "dx", "dhx", "drestart", "grads")
 FLOOR = 8  # ulp of a result's largest element, allowed beside the reference's own error
-ACTIVATION_ULP = 2  # what sigmoid and tanh may err by
+ACTIVATIONS = ("sigmoid", "tanh")
+ACTIVATION_ULP = 2  # what they may err by
 
 
 # ---- the cases: the inputs are those of tests/c/problem.h
 
-_X, _HX, _RESTART, _DY, _DHX_N, _LENGTHS, _RESETS, _DROPOUT = 0, 1, 3, 5, 6, 8, 9, 10
+_X, _HX, _RESTART, _DY, _DHX_N, _LENGTHS, _RESETS, _MASKS = 0, 1, 3, 5, 6, 8, 9, 10
 _WEIGHTS, _TOTALS = 16, 40
 _STEP = np.uint64(0xD1342543DE82EF95)
 
@@ -65,7 +68,7 @@ class Case:
 
     seed: int
     dtype: str
-    cell: str
+    cell: str  # as the functions are called, or rnn_tanh, rnn_relu, gru_before
     L: int
     D: int
     I: int  # noqa: E741
@@ -78,24 +81,85 @@ class Case:
     restart: str
     hx: bool
     dropout: float
+    options: str
     digests: tuple[str, ...]  # of GROUPS
 
     def __str__(self) -> str:
         sizes = f"L={self.L} D={self.D} I={self.I} H={self.H} B={self.B} T={self.T}"
-        return f"{self.seed} {self.dtype} {self.cell} {sizes}"
+        return f"{self.seed} {self.dtype} {self.cell} {sizes} {self.options}"
 
     @property
     def function(self) -> str:
         """The stem of the functions that run it."""
         return self.cell.partition("_")[0]
 
+    @property
+    def words(self) -> dict[str, str]:
+        """Its options, and what is behind their ``=``."""
+        words = [] if self.options == "-" else self.options.split(",")
+        return {name: value for name, _, value in (word.partition("=") for word in words)}
+
+    def structure(self, dtype: str) -> Structure:
+        """What it is a network of; ValueError where it cannot be."""
+        words = self.words
+        structure = Structure(
+            cell_options(self.function, **_cell_options(self)),
+            np.dtype(dtype),
+            self.I,
+            self.H,
+            self.L,
+            self.D,
+            self.bias,
+            proj_size=int(words.get("proj", 0)),
+            peephole="peephole" in words,
+            layer_norm="norm" in words,
+        )
+        check_structure(structure)
+        return structure
+
+
+_PROBABILITIES = {
+    "zh": "zoneout_h", "zc": "zoneout_c", "hidden": "hidden_dropout", "cand": "candidate_dropout",
+    "in": "input_dropout", "xout": "output_dropout",
+}  # fmt: skip
+
+
+def _cell_options(case: Case) -> dict[str, Any]:
+    """What the functions of its cell take."""
+    words, name = case.words, case.function
+    functions = dict(CELLS[name].functions)
+    if case.cell in ("rnn_tanh", "rnn_relu"):
+        functions["candidate"] = case.cell[4:]
+    functions |= {part: _activation(words[part]) for part in functions if part in words}
+    values = {
+        "nonlinearity": next(iter(functions.values())),
+        "activations": tuple(functions.values()),
+        "reset_after": case.cell != "gru_before",
+        "coupled": next((word for word in ("input", "forget") if word in words), None),
+        "clip": float(words["clip"]) if "clip" in words else None,
+        "cell_clip": float(words["cellclip"]) if "cellclip" in words else None,
+    }
+    known = CELLS[name].options
+    return {n: value for n, value in values.items() if n in known or (value and n.endswith("clip"))}
+
+
+def _activation(text: str) -> Any:
+    name, *numbers = text.split(":")
+    return (name, *map(float, numbers)) if numbers else name
+
+
+def _regularization(case: Case) -> Regularization:
+    words = case.words
+    given = {name: float(words[word]) for word, name in _PROBABILITIES.items() if word in words}
+    return Regularization(**given, variational="variational" in words)
+
 
 _SIZE, _DIGEST = r"([1-9]\d*)", r"(?:[0-9a-f]{16}|-)"
 _LINE = re.compile(
-    rf"(\d+) (float32|float64) ({'|'.join(_core.CELLS)}) "
+    rf"(\d+) (float32|float64) ([a-z_]+) "
     rf"{_SIZE} ([12]) {_SIZE} {_SIZE} (\d+) (\d+) "
     r"(bias|-) (none|full|ragged|zeros) (none|sparse|dense|all) (none|shared|rows) (hx|-) "
-    rf"(0|0\.\d+|1) : ({_DIGEST}(?: {_DIGEST}){{{len(GROUPS) - 1}}})"
+    rf"(0|0\.\d+|1) (\S+) : ({_DIGEST}(?: {_DIGEST}){{{len(GROUPS) - 1}}})"
 )
 
 
@@ -124,13 +188,21 @@ def _parse(where: str, line: str) -> Case:
     match = _LINE.fullmatch(line)
     if match is None:
         raise ValueError(f"{where}: expected a case and its digests, got {line[:60]!r}")
-    seed, dtype, cell, *sizes, bias, lengths, resets, restart, hx, p, digests = match.groups()
+    seed, dtype, cell, *sizes, bias, lengths, resets, restart, hx, p, options, digests = (
+        match.groups()
+    )
     L, D, I, H, B, T = map(int, sizes)  # noqa: E741
-    return Case(
+    case = Case(
         int(seed), dtype, cell, L, D, I, H, B, T, bias == "bias",
-        lengths, resets, restart, hx == "hx", float(p),
+        lengths, resets, restart, hx == "hx", float(p), options,
         tuple(digests.split()),
     )  # fmt: skip
+    try:
+        case.structure(dtype)
+        _regularization(case)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}: {error}") from None
+    return case
 
 
 @dataclass(frozen=True)
@@ -147,33 +219,43 @@ class Inputs:
 
 
 def make_inputs(case: Case, dtype: str) -> Inputs:
-    T, B, H, LD = case.T, case.B, case.H, case.L * case.D
+    structure = case.structure(dtype)
+    T, B, LD = case.T, case.B, structure.sweeps
 
-    def draw(array: int, count: int) -> Array:
-        first = (case.seed * 64 + array) << 32
+    def draw(array: int, count: int, start: int = 0) -> Array:
+        first = ((case.seed * 64 + array) << 32) + start
         return mix(np.arange(count, dtype=np.uint64) + np.uint64(first))
 
-    def numbers(array: int, shape: tuple[int, ...], scale: float = 1.0) -> Array:
-        integers = (draw(array, int(np.prod(shape))) >> np.uint64(43)).astype(np.int64) - 2**20
-        return (integers * (2.0**-20 * scale)).astype(dtype).reshape(shape)
+    def numbers(array: int, shape: Shape, scale: float = 1.0, base: int = 0, start: int = 0) -> Any:
+        drawn = draw(array, int(np.prod(shape)), start) >> np.uint64(43)
+        integers = drawn.astype(np.int64) - 2**20
+        return (base + integers * (2.0**-20 * scale)).astype(dtype).reshape(shape)
 
-    def states(array: int, shape: tuple[int, ...]) -> Any:
-        first = numbers(array, shape)
-        return (first, numbers(array + 1, shape)) if case.cell == "lstm" else first
+    def states(array: int, *axes: int) -> Any:
+        parts = tuple(
+            numbers(array + "hc".index(state), (*axes, width))
+            for state, width in structure.states.items()
+        )
+        return parts if len(parts) > 1 else parts[0]
 
-    def scale(name: str, shape: tuple[int, ...]) -> float:
-        """About 2/sqrt(fan in): neither dead nor saturated gates."""
-        if name.startswith("bias"):
-            return 0.5
-        power = 1.0
-        while power * power * shape[1] > 4:
-            power /= 2
-        return power
+    def parameter(array: int, name: str, shape: Shape, scale: float = 1.0, base: int = 0) -> Any:
+        sweep = names.index(name) // len(structure.kinds)
+        k = _core.WEIGHTS.index(kind_of(name))
+        return numbers(array + 4 * sweep + k % 4, shape, scale, base, (k // 4) << 24)
 
-    shapes = parameter_shapes(GATES[case.cell], case.I, H, case.L, case.D, case.bias)
-    kinds = 4 if case.bias else 2
-    index = {name: n // kinds * 4 + n % kinds for n, name in enumerate(shapes)}
-    sequence = {"x": numbers(_X, (T, B, case.I)), "dy": numbers(_DY, (T, B, case.D * H))}
+    def weight(name: str, shape: Shape) -> Any:
+        """Of matrices about 2/sqrt(fan in): neither dead nor saturated gates."""
+        kind = kind_of(name)
+        if kind in ("norm_ih", "norm_hh", "norm_c"):
+            return parameter(_WEIGHTS, name, shape, 0.25, 1)
+        scale = 1.0 if kind in ("weight_ih", "weight_hh", "weight_hr") else 0.5
+        while len(shape) > 1 and scale * scale * shape[1] > 4:
+            scale /= 2
+        return parameter(_WEIGHTS, name, shape, scale)
+
+    shapes = structure.parameter_shapes()
+    names = list(shapes)
+    sequence = {"x": numbers(_X, (T, B, case.I)), "dy": numbers(_DY, (T, B, structure.features))}
     lengths = None
     if case.lengths != "none":
         n = draw(_LENGTHS, B) >> np.uint64(32)
@@ -190,24 +272,22 @@ def make_inputs(case: Case, dtype: str) -> Inputs:
         resets = ((draw(_RESETS, T * B) >> np.uint64(32)) % np.uint64(every) == 0).reshape(T, B)
     restart = None
     if case.restart != "none":
-        restart = states(_RESTART, (LD, H) if case.restart == "shared" else (LD, B, H))
-    options: dict[str, Any] = {
-        "lengths": lengths,
-        "resets": resets,
-        "restart_state": restart,
-        "dropout": case.dropout,
-        "seed": int(draw(_DROPOUT, 1)[0]),
-    }
-    if case.function == "rnn":
-        options["nonlinearity"] = case.cell[4:]
-    if case.function == "gru":
-        options["reset_after"] = case.cell == "gru"
+        restart = states(_RESTART, *((LD,) if case.restart == "shared" else (LD, B)))
     return Inputs(
-        hx=states(_HX, (LD, B, H)) if case.hx else None,
-        params={k: numbers(_WEIGHTS + index[k], s, scale(k, s)) for k, s in shapes.items()},
-        dhx_n=states(_DHX_N, (LD, B, H)),
-        totals={k: numbers(_TOTALS + index[k], s) for k, s in shapes.items()},
-        options=options,
+        hx=states(_HX, LD, B) if case.hx else None,
+        params={name: weight(name, shape) for name, shape in shapes.items()},
+        dhx_n=states(_DHX_N, LD, B),
+        totals={name: parameter(_TOTALS, name, shape) for name, shape in shapes.items()},
+        options={
+            **_cell_options(case),
+            "lengths": lengths,
+            "resets": resets,
+            "restart_state": restart,
+            "dropout": case.dropout,
+            "regularization": _regularization(case),
+            "seed": int(draw(_MASKS, 1)[0]),
+            "first_step": int(case.words.get("first", 0)),
+        },
         **sequence,
     )
 
@@ -407,7 +487,7 @@ def check_activations(step: int, progress: Progress) -> list[str]:
     faults: list[str] = []
     level = isa.active()
     print(f"{'float32':9}{'values':>12}{'max ulp':>10}  at{'':22}{'levels':>16}{'faults':>8}")
-    for activation in _core.ACTIVATIONS:
+    for activation in ACTIVATIONS:
         s = sweep_all(activation, step, level, progress)
         differ = f"differ at {s.differ}" if s.differ else "all the same"
         values = -(-(2**32) // step)

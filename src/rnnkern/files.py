@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 
 from .cells import GRUCell, LSTMCell, RNNCell
-from .layers import GRU, LSTM, RNN
+from .layers import GRU, LSTM, MGU, RNN, SRU, IndRNN, MinGRU
 from .recurrent import Recurrent
 from .validation import Array, dropout_key
 
 _FORMAT, _VERSION = "rnnkern", 1
 
 _CLASSES: dict[str, type[Recurrent]] = {
-    cls.__name__: cls for cls in (RNN, LSTM, GRU, RNNCell, LSTMCell, GRUCell)
+    cls.__name__: cls
+    for cls in (RNN, LSTM, GRU, MGU, IndRNN, SRU, MinGRU, RNNCell, LSTMCell, GRUCell)
 }
 
 
@@ -33,7 +34,8 @@ def save(layer: Recurrent, path: str | os.PathLike[str]) -> None:
         "dtype": layer.dtype.name,
         "dropout_seed": layer._dropout_seed,
     }
-    arrays: dict[str, Any] = {"header": np.array(json.dumps(header)), **layer.params}
+    text = json.dumps(header, default=vars)  # vars of a Regularization, alone without a form there
+    arrays: dict[str, Any] = {"header": np.array(text), **layer.params}
     with open(path, "wb") as file:  # np.savez would change a name without .npz
         np.savez(file, **arrays)
 
@@ -91,11 +93,22 @@ def _rebuilt(header: Mapping[str, Any], arrays: Mapping[str, Array]) -> Recurren
             f"unknown class {header['class']!r}; this rnnkern has {', '.join(_CLASSES)}"
         )
     cls = _CLASSES[header["class"]]
-    expected, options = cls._defaults(), header["options"]
-    if not isinstance(options, dict) or options.keys() != expected.keys():
-        raise ValueError(f"options: expected {', '.join(expected)}, got {options!r}")
     layer = cls.__new__(cls)
-    layer._build(header["dtype"], options)
+    layer._build(header["dtype"], _options(cls, header["options"]))
     layer.load_state_dict(arrays)
     layer._dropout_seed = dropout_key("dropout_seed", header["dropout_seed"])
     return layer
+
+
+def _options(cls: type[Recurrent], given: Any) -> dict[str, Any]:
+    """Those of a header, which lacks what did not exist when it was written."""
+    defaults = cls._defaults()
+    known = isinstance(given, dict) and given.keys() <= defaults.keys()
+    if not known or not {"input_size", "hidden_size"} <= given.keys():
+        raise ValueError(f"options: expected {', '.join(defaults)}, got {given!r}")
+    options = {**defaults, **given}
+    if isinstance(options.get("regularization"), dict):
+        from .regularization import Regularization
+
+        options["regularization"] = Regularization(**options["regularization"])
+    return options

@@ -1,28 +1,46 @@
 """Recurrent layers as functions, for those who hold their own arrays: validate, allocate, call.
 
 Every function takes ``params``, a mapping of torch's names to arrays of one dtype (float32 or
-float64): ``weight_ih_l0 (G*H, I)``, ``weight_hh_l0 (G*H, H)``, ``bias_ih_l0 (G*H)``,
-``bias_hh_l0 (G*H)``, further layers ``_l1`` ..., the reverse direction ``_l0_reverse`` ...; G is
-1 (RNN), 4 (LSTM, rows i f g o) or 3 (GRU, rows r z n). The number of layers and directions, the
-sizes and whether there are biases follow from it. In its place goes what ``pack`` returns, which
-holds the weights as the kernels read them, so that calls need not pack them again.
+float64). For each layer and direction, here of the first, with G blocks of H rows:
+
+    weight_ih_l0 (G*H, I)    the inputs of further layers are D*P
+    weight_hh_l0 (G*H, P)    IndRNN (H,); not SRU, MinGRU
+    bias_ih_l0 (G*H,), bias_hh_l0 (G*H,)    both or none; the second not IndRNN, SRU, MinGRU
+    weight_hr_l0 (P, H)      LSTM: h is projected to P < H features; without it P is H
+    weight_ch_l0 (3*H,)      LSTM: peepholes of i, f, o; coupled (2*H,), e, o. SRU (2*H,), f, r
+    norm_ih_l0 (G*H,), norm_hh_l0 (G*H,)    RNN, LSTM, GRU: gains of layer normalisation
+    norm_c_l0 (H,), norm_c_bias_l0 (H,)     LSTM: of its c, with the other two
+
+Further layers are ``_l1`` ..., the reverse direction ``_l0_reverse`` ... The blocks are RNN 1, LSTM
+i f g o (coupled e g o), GRU r z n, MGU f n, IndRNN 1, SRU n f r x, MinGRU z n. The number of layers
+and directions, the sizes and whether there are biases, a projection, peepholes and layer
+normalisation follow from the names. In the place of params goes what ``pack`` returns, which holds
+the weights as the kernels read them, so that calls need not pack them again.
 
 Shapes: x ``(T, B, I)``, with batch_first ``(B, T, I)``, unbatched ``(T, I)``, of any strides; y
-alike with D*H features; hx ``(L*D, B, H)``, unbatched ``(L*D, H)``, for the LSTM a tuple (h, c).
-Forward functions return y and the final states hx_n as hx; with ``record=True`` also a ``Tape``.
-``ForwardOptions`` lists their keyword arguments. All raise ``TypeError`` for an argument of the
-wrong kind or dtype (nothing is cast in silence) and ``ValueError`` for a wrong shape or value.
+alike with D*P features; hx ``(L*D, B, P)``, unbatched ``(L*D, P)``, for the LSTM a tuple (h, c)
+with c ``(L*D, B, H)``; the state of the SRU is c alone. Forward functions return y and the final
+states hx_n as hx; with ``record=True`` also a ``Tape``. ``ForwardOptions`` lists their keyword
+arguments. All raise ``TypeError`` for an argument of the wrong kind or dtype (nothing is cast in
+silence) and ``ValueError`` for a wrong shape or value.
+
+Activations are names or tuples of a name and its parameters, see ``activations``. ``clip`` cuts
+what enters them to -clip..clip; where it does the gradient is zero. Layer normalisation (Ba, Kiros
+& Hinton 2016) puts LN(W x) + b_ih + LN(U h) + b_hh for W x + b_ih + U h + b_hh with
+LN(v) = gain (v - mean) / sqrt(var + norm_eps) over all G*H elements of a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypedDict, Unpack
+from collections.abc import Mapping
+from math import prod
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import _core
+from . import _core, isa
+from .activations import Activation
 from .arguments import (
     Checkpoint,
     Layout,
@@ -31,14 +49,21 @@ from .arguments import (
     as_output,
     as_resets,
     as_states,
-    kernel_cell,
     network,
     new_block,
     new_call,
-    state_names,
     strided_rows,
 )
+from .dropconnect import DropConnect
 from .packed import Packed, pack
+from .structure import (
+    CellOptions,
+    Coupling,
+    Options,
+    Structure,
+    cell_options,
+    check_regularization,
+)
 from .tape import Tape, tape_block
 from .validation import (
     Array,
@@ -50,18 +75,30 @@ from .validation import (
     probability,
 )
 
+if TYPE_CHECKING:
+    from .regularization import Regularization
+
 __all__ = [
+    "CellOptions",
     "ForwardOptions",
     "Packed",
     "Tape",
     "gru_backward",
     "gru_forward",
+    "indrnn_backward",
+    "indrnn_forward",
     "lstm_backward",
     "lstm_forward",
     "memory_estimate",
+    "mgu_backward",
+    "mgu_forward",
+    "mingru_backward",
+    "mingru_forward",
     "pack",
     "rnn_backward",
     "rnn_forward",
+    "sru_backward",
+    "sru_forward",
 ]
 
 
@@ -76,21 +113,26 @@ class ForwardOptions(TypedDict, total=False):
         resets: booleans (T, B), with batch_first (B, T), unbatched (T,): a border between steps
             t-1 and t of a row. The forward direction restarts before t, the reverse direction
             before t-1. Marks at or behind a length are ignored.
-        restart_state: what a restart loads in place of zeros: (L*D, H) for all rows, or as hx.
+        restart_state: what a restart loads in place of zeros: (L*D, P) for all rows, or as hx.
         record: return a tape for backward as well.
         checkpoint: what the tape keeps: None all gates; "gates" states of every step; k states
             every k steps; "auto" a k near sqrt(T). Gradients are the same to the last bit.
         dropout: probability of dropping an output between layers; applies when recording.
-        seed: of the dropout masks, 0..2**64-1.
+        regularization: more of the kind, a ``Regularization``; all but zoneout when recording.
+        seed: of all masks, 0..2**64-1.
+        first_step: what step 0 is in a longer sequence, so that its chunks, recorded with one
+            seed, draw the masks of the whole.
         num_threads: default ``rnnkern.get_num_threads()``. Results do not depend on it.
         need_output: False returns None in place of y.
         out: array for y.
-        all_layers: y holds the outputs of all layers, before dropout: (L, T, B, D*H), with
-            batch_first (L, B, T, D*H), unbatched (L, T, D*H); and ``backward`` takes such a dy.
+        all_layers: y holds the outputs of all layers, before dropout: (L, T, B, D*P), with
+            batch_first (L, B, T, D*P), unbatched (L, T, D*P); and ``backward`` takes such a dy.
         trace: show the gates: inference returns them as a third value, a recorded call as
             ``tape.trace``. A dict of arrays (L*D, T, B, H), laid out as y is, zero behind lengths:
-            "h"; for the LSTM "i", "f", "g", "o", "c"; for the GRU "r", "z", "n" and with
-            reset_after "u" = U h + b_hh, on which r acts. For the RNN "a", before the activation.
+            "h" (P features); for the LSTM "i", "f", "g", "o", "c", coupled "e" for "i" and "f"; for
+            the GRU "r", "z", "n" and with reset_after "u" = U h + b_hh, on which r acts; for the
+            RNN and IndRNN "a", before the activation; for the MGU "f", "n"; for the SRU "n", "f",
+            "r", "x", "c"; for the MinGRU "z", "n".
     """
 
     batch_first: bool
@@ -100,7 +142,9 @@ class ForwardOptions(TypedDict, total=False):
     record: bool
     checkpoint: Checkpoint
     dropout: float
+    regularization: Regularization | None
     seed: int
+    first_step: int
     num_threads: int | None
     need_output: bool
     out: Array | None
@@ -116,7 +160,7 @@ def _apart(value: Any, out: Array) -> Any:
 
 
 def _forward(
-    cell: str,
+    options: Options,
     x: ArrayLike,
     params: Mapping[str, Array] | Packed,
     hx: Any,
@@ -128,7 +172,9 @@ def _forward(
     record: bool = False,
     checkpoint: Checkpoint = None,
     dropout: float = 0.0,
+    regularization: Regularization | None = None,
     seed: int = 0,
+    first_step: int = 0,
     num_threads: int | None = None,
     need_output: bool = True,
     out: Array | None = None,
@@ -139,15 +185,19 @@ def _forward(
 ) -> Any:
     """See ForwardOptions; ``spare`` is where a tape takes its memory from, and gives it back to."""
     if unknown:
-        function = f"{cell.partition('_')[0]}_forward"
+        function = f"{options.name}_forward"
         raise TypeError(f"{function}() got an unexpected keyword argument {min(unknown)!r}")
-    packed = _packed(cell, params)
+    boolean("record", record)
+    regularized = check_regularization(options.name, regularization)
+    masks, key = regularized if record else None, dropout_key("seed", seed)
+    packed, dropped = _packed(options, params, masks, key)
+    packed = packed.regularized(regularized)
     net = packed.net
     source = as_floats("x", x, net.dtype)
-    layout = Layout(net, source.shape, batch_first)
+    layout = Layout(packed.structure, source.shape, batch_first)
     x_rows = strided_rows(layout.time_major(source))
     hx_parts, restart, learned = _starts(packed, layout, hx, restart_state)
-    if not boolean("record", record) and checkpoint is not None:
+    if not record and checkpoint is not None:
         raise ValueError("checkpoint: expected None without record=True, since nothing is kept")
     call = new_call(
         layout.steps,
@@ -158,17 +208,19 @@ def _forward(
         checkpoint,
         record,
         probability("dropout", dropout),
-        dropout_key("seed", seed),
+        key,
         num_threads,
+        masks,
+        axis_length("first_step", first_step),
     )
     if not boolean("need_output", need_output) and out is not None:
         raise ValueError("out: expected None with need_output=False")
-    shape = _output_shape(net, boolean("all_layers", all_layers))
+    shape = _output_shape(packed.structure, boolean("all_layers", all_layers))
     y, y_rows = as_output(out, layout, *shape) if need_output else (None, None)
     if out is not None:  # what it overlaps is copied first
         x_rows, hx_parts, restart = (_apart(a, out) for a in (x_rows, hx_parts, restart))
     hx_n = layout.new_states()
-    gates = _trace(net, call, layout) if boolean("trace", trace) else None
+    gates = _trace(packed, call, layout) if boolean("trace", trace) else None
     if not record:
         _infer(packed, call, x_rows, hx_parts, restart, y_rows, hx_n)
         return (y, as_states(hx_n)) if gates is None else (y, as_states(hx_n), gates)
@@ -176,28 +228,50 @@ def _forward(
     block, workspace = tape_block(tape_size, spare), new_block(workspace_size)
     arrays = (x_rows, hx_parts, restart, y_rows, hx_n, block, workspace)
     _core.forward(net, call, packed.block, *arrays)
-    tape = Tape(packed, call, layout, x_rows, block, restart, learned, shape, spare)
+    tape = Tape(packed, call, layout, x_rows, block, restart, learned, shape, spare, dropped)
     tape.trace = gates
     return y, as_states(hx_n), tape
 
 
-def _packed(cell: str, params: Mapping[str, Array] | Packed) -> Packed:
-    if not isinstance(params, Packed):
-        return Packed(*network(cell, params))
-    if params.net.cell != cell:
-        raise ValueError(f"params: expected weights of {cell!r}, got {params.net.cell!r} packed")
-    return params
+def _packed(
+    options: Options,
+    params: Mapping[str, Array] | Packed,
+    masks: Regularization | None,
+    seed: int,
+) -> tuple[Packed, DropConnect | None]:
+    """The weights, and the masks on them."""
+    share = 0.0 if masks is None else masks.weight_dropout
+    if isinstance(params, Packed):
+        _check_packed(options, params)
+        if share:
+            raise ValueError("params: expected a mapping with weight_dropout, got packed weights")
+        return params, None
+    structure, weights, initial = network(options, params)
+    if not share:
+        return Packed(structure, weights, initial), None
+    dropped = DropConnect(structure, isa.level(), share, seed)
+    return Packed(structure, dropped.drop(weights), initial), dropped
+
+
+def _check_packed(options: Options, packed: Packed) -> None:
+    """ValueError unless the weights were packed with these options."""
+    found = packed.structure.options
+    if found == options:
+        return
+    if found.cell != options.cell:
+        raise ValueError(f"params: expected weights of {options.cell!r}, got {found.cell!r} packed")
+    for name, want, got in zip(Options._fields, options, found, strict=True):
+        if want != got:
+            raise ValueError(f"params: expected weights packed with {name}={want}, got {got}")
 
 
 def _starts(
     packed: Packed, layout: Layout, hx: Any, restart_state: Any
 ) -> tuple[tuple[Array, ...] | None, tuple[Array, ...] | None, tuple[bool, bool]]:
     """hx and restart_state as the kernels take them, and whether they are the learned states."""
-    net = packed.net
     given = layout.states("hx", hx)
-    shared = (net.num_layers * net.num_directions, net.hidden_size)
-    shapes = dict.fromkeys((layout.state_shape, shared))
-    restart = layout.states("restart_state", restart_state, *shapes)
+    shared = (packed.structure.sweeps,)
+    restart = layout.states("restart_state", restart_state, layout.state_axes, shared)
     if packed.initial is None:
         return given, restart, (False, False)
     learned = (given is None, restart is None)
@@ -213,14 +287,14 @@ def _restart_kind(restart: tuple[Array, ...] | None) -> int:
 _BETWEEN_LAYERS = 1 << 22  # bytes of their sequences in inference: they stay in the cache
 
 
-def _piece(net: _core.Net, call: _core.Call) -> int:
+def _piece(structure: Structure, call: _core.Call) -> int:
     """The steps that inference takes through all layers at a time.
 
     So its memory does not grow with the steps. A reverse direction has to start at the end.
     """
-    if net.num_directions == 2 or call.traced:
+    if structure.num_directions == 2 or call.traced:
         return call.steps
-    step = 2 * call.rows * net.hidden_size * net.dtype.itemsize
+    step = 2 * call.rows * structure.width * structure.dtype.itemsize
     return min(call.steps, max(1, _BETWEEN_LAYERS // max(1, step)))
 
 
@@ -233,7 +307,7 @@ def _infer(
     y: Array | None,
     hx_n: tuple[Array, ...],
 ) -> None:
-    net, piece = packed.net, _piece(packed.net, call)
+    net, piece = packed.net, _piece(packed.structure, call)
     workspace = new_block(_core.sizes(net, call.part(0, piece))[2])
     for start in range(0, max(1, call.steps), max(1, piece)):  # once where there are no steps
         stop = min(start + piece, call.steps)
@@ -243,19 +317,20 @@ def _infer(
         hx = hx_n
 
 
-def _output_shape(net: _core.Net, all_layers: bool) -> tuple[int, ...]:
+def _output_shape(structure: Structure, all_layers: bool) -> tuple[int, ...]:
     """What Layout takes as the shape of y."""
-    features = net.num_directions * net.hidden_size
-    return (net.num_layers, features) if all_layers else (features,)
+    return (structure.num_layers, structure.features) if all_layers else (structure.features,)
 
 
-def _trace(net: _core.Net, call: _core.Call, layout: Layout) -> dict[str, Array]:
+def _trace(packed: Packed, call: _core.Call, layout: Layout) -> dict[str, Array]:
     """Where the call will show its gates and states."""
-    names = _core.TRACED[_core.CELLS.index(net.cell)]
-    sweeps = net.num_layers * net.num_directions
-    found = np.empty((sweeps, call.steps, call.rows, len(names), net.hidden_size), net.dtype)
+    net, structure = packed.net, packed.structure
+    shape = (structure.sweeps, call.steps, call.rows, len(net.traced), structure.hidden_size)
+    found = np.empty(shape, structure.dtype)
     call.trace_into(net, found)
-    return {name: layout.as_caller(found[:, :, :, i]) for i, name in enumerate(names)}
+    shown = {name: layout.as_caller(found[:, :, :, i]) for i, name in enumerate(net.traced)}
+    shown["h"] = shown["h"][..., : structure.width]
+    return shown
 
 
 class BackwardOptions(TypedDict, total=False):
@@ -271,7 +346,7 @@ class BackwardOptions(TypedDict, total=False):
 
 
 def _backward(
-    cells: Iterable[str],
+    cell: str,
     tape: Tape,
     dy: ArrayLike | None,
     dhx_n: Any,
@@ -283,8 +358,8 @@ def _backward(
     """``Tape.backward`` with new zero gradients where none are given."""
     if not isinstance(tape, Tape):
         raise TypeError(f"tape: expected a Tape, got {described(tape)}")
-    if tape.cell not in cells:
-        raise ValueError(f"tape: expected one of {' or '.join(cells)}, got one of {tape.cell}")
+    if tape.function != cell:
+        raise ValueError(f"tape: expected one of {cell}, got one of {tape.cell}")
     target = tape.zero_grads() if grads is None and row_grads is False else grads
     dx, dhx = tape.backward(dy, dhx_n, grads=target, row_grads=row_grads, **options)
     found = target if tape.row_grads is None else tape.row_grads
@@ -296,38 +371,62 @@ def rnn_forward(
     params: Mapping[str, Array] | Packed,
     hx: Any = None,
     *,
-    nonlinearity: Literal["tanh", "relu"] = "tanh",
+    nonlinearity: Activation = "tanh",
+    clip: float | None = None,
+    norm_eps: float = 1e-5,
     **options: Unpack[ForwardOptions],
 ) -> Any:
-    """RNN (Elman 1990): h' = act(W x + b_ih + U h + b_hh), act = tanh or relu."""
-    return _forward(kernel_cell("rnn", nonlinearity=nonlinearity), x, params, hx, **options)
+    """RNN (Elman 1990): h' = g(W x + b_ih + U h + b_hh), g the nonlinearity."""
+    cell = cell_options("rnn", nonlinearity=nonlinearity, clip=clip, norm_eps=norm_eps)
+    return _forward(cell, x, params, hx, **options)
 
 
 def rnn_backward(
     tape: Tape, dy: ArrayLike | None = None, dhx_n: Any = None, **options: Unpack[BackwardOptions]
 ) -> tuple[Array | None, States, Mapping[str, Array]]:
     """Gradients (dx, dhx, grads) of ``rnn_forward(..., record=True)``, see ``Tape.backward``."""
-    return _backward(("rnn_tanh", "rnn_relu"), tape, dy, dhx_n, **options)
+    return _backward("rnn", tape, dy, dhx_n, **options)
 
 
 def lstm_forward(
     x: ArrayLike,
     params: Mapping[str, Array] | Packed,
     hx: Any = None,
+    *,
+    coupled: Coupling = None,
+    activations: tuple[Activation, Activation, Activation] = ("sigmoid", "tanh", "tanh"),
+    clip: float | None = None,
+    cell_clip: float | None = None,
+    norm_eps: float = 1e-5,
     **options: Unpack[ForwardOptions],
 ) -> Any:
     """LSTM (Hochreiter & Schmidhuber 1997, with the forget gate of Gers et al. 2000).
 
-    i, f, o = sigmoid(W x + b_ih + U h + b_hh), g = tanh(the same), c' = f c + i g, h' = o tanh(c').
+    i, f, o = s(W x + b_ih + U h + b_hh), g = t(the same), c' = f c + i g, h' = o q(c'), with
+    activations (s, t, q) of the gates, the candidate and the output.
+
+    With weight_ch it has peepholes (Gers & Schmidhuber 2000): i and f also see p c, o p c'. Coupled
+    (Greff et al. 2017, "LSTM: a search space odyssey"), it computes one gate e in place of two:
+    coupled="input" has f = e, i = 1 - e; "forget" i = e, f = 1 - e. With weight_hr the output is
+    projected, h' = W_hr o q(c') (Sak et al. 2014). cell_clip cuts c'. With layer normalisation q
+    sees c' normalised, times norm_c plus norm_c_bias.
     """
-    return _forward("lstm", x, params, hx, **options)
+    cell = cell_options(
+        "lstm",
+        coupled=coupled,
+        activations=activations,
+        clip=clip,
+        cell_clip=cell_clip,
+        norm_eps=norm_eps,
+    )
+    return _forward(cell, x, params, hx, **options)
 
 
 def lstm_backward(
     tape: Tape, dy: ArrayLike | None = None, dhx_n: Any = None, **options: Unpack[BackwardOptions]
 ) -> tuple[Array | None, States, Mapping[str, Array]]:
     """Gradients (dx, dhx, grads) of ``lstm_forward(..., record=True)``, see ``Tape.backward``."""
-    return _backward(("lstm",), tape, dy, dhx_n, **options)
+    return _backward("lstm", tape, dy, dhx_n, **options)
 
 
 def gru_forward(
@@ -336,59 +435,177 @@ def gru_forward(
     hx: Any = None,
     *,
     reset_after: bool = True,
+    activations: tuple[Activation, Activation] = ("sigmoid", "tanh"),
+    clip: float | None = None,
+    norm_eps: float = 1e-5,
     **options: Unpack[ForwardOptions],
 ) -> Any:
-    """GRU (Cho et al. 2014): h' = (1-z) n + z h, r, z = sigmoid(W x + b_ih + U h + b_hh).
+    """GRU (Cho et al. 2014): h' = (1-z) n + z h, r, z = s(W x + b_ih + U h + b_hh).
 
-    With reset_after n = tanh(W x + b_ih + r (U h + b_hh)), as torch, cuDNN and Keras have it;
-    without, n = tanh(W x + b_ih + U (r h) + b_hh), as Cho et al. and ONNX by default.
+    With reset_after n = t(W x + b_ih + r (U h + b_hh)), as torch, cuDNN and Keras have it;
+    without, n = t(W x + b_ih + U (r h) + b_hh), as Cho et al. and ONNX by default, and there is no
+    layer normalisation. activations are (s, t), of the gates and the candidate.
     """
-    return _forward(kernel_cell("gru", reset_after=reset_after), x, params, hx, **options)
+    cell = cell_options(
+        "gru", reset_after=reset_after, activations=activations, clip=clip, norm_eps=norm_eps
+    )
+    return _forward(cell, x, params, hx, **options)
 
 
 def gru_backward(
     tape: Tape, dy: ArrayLike | None = None, dhx_n: Any = None, **options: Unpack[BackwardOptions]
 ) -> tuple[Array | None, States, Mapping[str, Array]]:
     """Gradients (dx, dhx, grads) of ``gru_forward(..., record=True)``, see ``Tape.backward``."""
-    return _backward(("gru", "gru_before"), tape, dy, dhx_n, **options)
+    return _backward("gru", tape, dy, dhx_n, **options)
+
+
+def mgu_forward(
+    x: ArrayLike,
+    params: Mapping[str, Array] | Packed,
+    hx: Any = None,
+    *,
+    activations: tuple[Activation, Activation] = ("sigmoid", "tanh"),
+    **options: Unpack[ForwardOptions],
+) -> Any:
+    """MGU (Zhou et al. 2016, "Minimal gated unit for recurrent neural networks").
+
+    h' = (1-f) h + f n, f = s(W x + b_ih + U h + b_hh), n = t(W x + b_ih + U (f h) + b_hh), with
+    activations (s, t).
+    """
+    return _forward(cell_options("mgu", activations=activations), x, params, hx, **options)
+
+
+def mgu_backward(
+    tape: Tape, dy: ArrayLike | None = None, dhx_n: Any = None, **options: Unpack[BackwardOptions]
+) -> tuple[Array | None, States, Mapping[str, Array]]:
+    """Gradients (dx, dhx, grads) of ``mgu_forward(..., record=True)``, see ``Tape.backward``."""
+    return _backward("mgu", tape, dy, dhx_n, **options)
+
+
+def indrnn_forward(
+    x: ArrayLike,
+    params: Mapping[str, Array] | Packed,
+    hx: Any = None,
+    *,
+    nonlinearity: Activation = "relu",
+    **options: Unpack[ForwardOptions],
+) -> Any:
+    """IndRNN (Li et al. 2018, "Independently recurrent neural network").
+
+    h' = g(W x + b_ih + u h), u = weight_hh (H,), g the nonlinearity: a unit sees no other's state.
+    """
+    return _forward(cell_options("indrnn", nonlinearity=nonlinearity), x, params, hx, **options)
+
+
+def indrnn_backward(
+    tape: Tape, dy: ArrayLike | None = None, dhx_n: Any = None, **options: Unpack[BackwardOptions]
+) -> tuple[Array | None, States, Mapping[str, Array]]:
+    """Gradients (dx, dhx, grads) of ``indrnn_forward(..., record=True)``, see ``Tape.backward``."""
+    return _backward("indrnn", tape, dy, dhx_n, **options)
+
+
+def sru_forward(
+    x: ArrayLike,
+    params: Mapping[str, Array] | Packed,
+    hx: Any = None,
+    *,
+    activations: tuple[Activation, Activation] = ("sigmoid", "identity"),
+    **options: Unpack[ForwardOptions],
+) -> Any:
+    """SRU (Lei et al. 2018, "Simple recurrent units for highly parallelizable recurrence").
+
+    n and the highway x' are W x + b_ih; f, r = s(W x + b_ih + v c), v = weight_ch;
+    c' = f c + (1-f) n; y = r q(c') + (1-r) x'. activations are (s, q), of the gates and of c'. The
+    state is c.
+    """
+    return _forward(cell_options("sru", activations=activations), x, params, hx, **options)
+
+
+def sru_backward(
+    tape: Tape, dy: ArrayLike | None = None, dhx_n: Any = None, **options: Unpack[BackwardOptions]
+) -> tuple[Array | None, States, Mapping[str, Array]]:
+    """Gradients (dx, dhx, grads) of ``sru_forward(..., record=True)``, see ``Tape.backward``."""
+    return _backward("sru", tape, dy, dhx_n, **options)
+
+
+def mingru_forward(
+    x: ArrayLike,
+    params: Mapping[str, Array] | Packed,
+    hx: Any = None,
+    *,
+    activations: tuple[Activation, Activation] = ("sigmoid", "identity"),
+    **options: Unpack[ForwardOptions],
+) -> Any:
+    """MinGRU (Feng et al. 2024, "Were RNNs all we needed?").
+
+    h' = (1-z) h + z n, z = s(W x + b_ih), n = t(W x + b_ih), with activations (s, t).
+    """
+    return _forward(cell_options("mingru", activations=activations), x, params, hx, **options)
+
+
+def mingru_backward(
+    tape: Tape, dy: ArrayLike | None = None, dhx_n: Any = None, **options: Unpack[BackwardOptions]
+) -> tuple[Array | None, States, Mapping[str, Array]]:
+    """Gradients (dx, dhx, grads) of ``mingru_forward(..., record=True)``, see ``Tape.backward``."""
+    return _backward("mingru", tape, dy, dhx_n, **options)
 
 
 def memory_estimate(
     params: Mapping[str, Array] | Packed,
-    cell: Literal["rnn", "lstm", "gru"],
+    cell: str,
     T: int,
     B: int,
     *,
     lengths: ArrayLike | None = None,
     record: bool = True,
     checkpoint: Checkpoint = None,
+    dropout: float = 0.0,
+    regularization: Regularization | None = None,
     num_threads: int | None = None,
+    **options: Unpack[CellOptions],
 ) -> dict[str, int]:
     """Bytes that a call on (T, B) sequences needs.
 
     ``tape``, ``workspace`` (the larger of the two passes), ``packed`` (weights) and ``outputs``
-    (y and final states).
+    (y and final states). The cell and its options are as for ``pack``; packed weights have their
+    own.
     """
-    net = params.net if isinstance(params, Packed) else network(kernel_cell(cell), params)[0]
-    return net_memory(net, net_call(net, T, B, lengths, record, checkpoint, num_threads))
+    chosen = cell_options(cell, **options)
+    known = params if isinstance(params, Packed) else network(chosen, params)
+    structure = known.structure
+    regularized = check_regularization(structure.options.name, regularization)
+    structure = structure.regularized(regularized)
+    call = planned_call(
+        structure, T, B, lengths, record, checkpoint, num_threads, dropout, regularized
+    )
+    return call_memory(structure, call, regularized)
 
 
-def net_call(
-    net: _core.Net,
+def planned_call(
+    structure: Structure,
     T: int,
     B: int,
     lengths: ArrayLike | None,
     record: bool,
     checkpoint: Checkpoint,
     num_threads: int | None,
+    dropout: float,
+    regularization: Regularization | None,
 ) -> _core.Call:
     """The call that T steps of B rows would be; ValueError or TypeError where it cannot be."""
     T, B = axis_length("T", T), axis_length("B", B)
-    checked = as_lengths(lengths, Layout(net, (T, B, net.input_size), False))
-    keeps = boolean("record", record)
-    call = new_call(T, B, checked, None, 0, checkpoint, keeps, 0.0, 0, num_threads)
+    call = new_call(
+        T,
+        B,
+        as_lengths(lengths, Layout(structure, (T, B, structure.input_size), False)),
+        checkpoint=checkpoint,
+        record=boolean("record", record),
+        dropout=probability("dropout", dropout),
+        num_threads=num_threads,
+        regularization=regularization,
+    )
     try:
-        _core.sizes(net, call)
+        _core.sizes(structure.net(), call)
     except ValueError:  # the only reason is that they do not fit in memory addresses
         raise ValueError(
             f"T, B: expected a call whose memory can be addressed, got {T}, {B}"
@@ -396,12 +613,16 @@ def net_call(
     return call
 
 
-def net_memory(net: _core.Net, call: _core.Call) -> dict[str, int]:
+def call_memory(
+    structure: Structure, call: _core.Call, regularization: Regularization | None
+) -> dict[str, int]:
     """memory_estimate of a call."""
+    net, item = structure.net(), structure.dtype.itemsize
     packed, tape, forward, backward = _core.sizes(net, call)
     if call.keep == _core.KEEP_NONE:
-        forward = _core.sizes(net, call.part(0, _piece(net, call)))[2]
-    features = net.num_directions * net.hidden_size
-    states = len(state_names(net.cell)) * net.num_layers * features
-    outputs = net.dtype.itemsize * call.rows * (call.steps * features + states)
+        forward = _core.sizes(net, call.part(0, _piece(structure, call)))[2]
+    elif regularization is not None and regularization.weight_dropout:  # gradients, to be masked
+        backward += item * structure.sweeps * prod(structure.weight_shapes(0)["weight_hh"])
+    states = structure.sweeps * sum(structure.states.values())
+    outputs = item * call.rows * (call.steps * structure.features + states)
     return {"tape": tape, "workspace": max(forward, backward), "packed": packed, "outputs": outputs}

@@ -6,9 +6,12 @@
     dx, (dh, dc) = tape.backward(dy)                    # adds into lstm.grads
 
 Options, shapes, parameter names, their order and their first values are torch's: sizes are T steps,
-B rows (batch), I input_size, H hidden_size, L num_layers, D directions. Options are checked when a
-layer is built (TypeError or ValueError, naming the option) and are fixed then, but for
-`batch_first` and `dropout`, which may be assigned.
+B rows (batch), I input_size, H hidden_size, L num_layers, D directions, P the features of h: H, but
+for an LSTM with proj_size that. `functional` lists the further parameters that options bring.
+Options are checked when a layer is built (TypeError or ValueError, naming the option) and are fixed
+then, but for `batch_first`, `dropout` and `regularization`, which may be assigned.
+
+Activations are names, or tuples of a name and its parameters: see `rnnkern.activations`.
 
 All arrays are of the layer's `dtype`, float32 or float64. Another dtype is refused, never cast in
 silence; any strides, byte order and read-only arrays are accepted. Any number of threads may call
@@ -19,25 +22,28 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal
+from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from . import _core, functional
+from .activations import Activation
 from .arguments import Checkpoint
 from .packed import Packed
 from .recurrent import Pair, Recurrent, S, Seed, Snapshot
+from .structure import Coupling
 from .tape import Tape
 from .validation import Array, dropout_key
 
 if TYPE_CHECKING:
     from .plan import Plan
+    from .regularization import Regularization
     from .stream import Stream
 
-__all__ = ["GRU", "LSTM", "RNN", "Frozen"]
+__all__ = ["GRU", "LSTM", "MGU", "RNN", "SRU", "Frozen", "IndRNN", "MinGRU"]
 
 _counting = threading.Lock()  # shared by all layers: held for an addition
 
@@ -65,30 +71,29 @@ class _Sequences(Generic[S]):
         all_layers: bool = False,
         trace: bool = False,
     ) -> Any:
-        """Inference: no dropout, and nothing is kept.
+        """Inference: no dropout, zoneout by its mean, and nothing is kept.
 
         Args:
             x: inputs (T, B, I), with batch_first (B, T, I), or one sequence (T, I).
-            hx: initial state (L*D, B, H), for one sequence (L*D, H); for the LSTM a tuple (h, c).
-                None means zeros.
+            hx: initial state (L*D, B, P), for one sequence (L*D, P); for the LSTM a tuple (h, c),
+                c with H features; for the SRU c. None means zeros.
             lengths: real steps of each row, integers (B,) from 0 to T in any order; for one
                 sequence an int. What x holds behind a length is never read.
             resets: booleans (T, B), with batch_first (B, T), for one sequence (T,): a border
                 between steps t-1 and t of a row. The forward direction restarts before step t, the
                 reverse direction before step t-1.
-            restart_state: what a restart loads in place of zeros: (L*D, H) for all rows, or as hx.
+            restart_state: what a restart loads in place of zeros: (L*D, P) for all rows, or as hx.
             num_threads: at most so many; default `rnnkern.get_num_threads()`. No result depends
                 on it.
             need_output: False returns None in place of y.
             out: an array that y is written into.
-            all_layers: y holds the outputs of all layers, (L, T, B, D*H) laid out as x.
+            all_layers: y holds the outputs of all layers, (L, T, B, D*P) laid out as x.
             trace: also return the gates, candidates and states of every step, layer and direction:
-                a dict of arrays (L*D, T, B, H), laid out as x. "h"; for the LSTM "i", "f", "g",
-                "o", "c"; for the GRU "r", "z", "n" and with reset_after "u" = U h + b_hh, on which
-                r acts; for the RNN "a", before the activation.
+                a dict of arrays (L*D, T, B, H), laid out as x, whose names
+                `functional.ForwardOptions` lists.
 
         Returns:
-            y (T, B, D*H), laid out as x, zero behind lengths; the state after each row's last real
+            y (T, B, D*P), laid out as x, zero behind lengths; the state after each row's last real
             step, as hx; and with `trace` the gates.
 
         Raises:
@@ -133,21 +138,19 @@ class _Layer(Recurrent, _Sequences[S]):
     batch_first: bool
     dropout: float
     bidirectional: bool
+    regularization: Regularization | None
+    learn_initial_state: bool
 
-    def __init__(self, dtype: DTypeLike, seed: Seed, **options: Any) -> None:
-        super().__init__(dtype, seed, **options)
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__(arguments)
         if self.dropout and self.num_layers == 1:
             warnings.warn(
                 f"dropout={self.dropout} has no effect with num_layers=1: it acts between layers",
                 stacklevel=3,
             )
 
-    @property
-    def _stack(self) -> tuple[int, int]:
-        return self.num_layers, 2 if self.bidirectional else 1
-
-    def _bind(self, packed: Packed) -> Callable[..., Any]:
-        return partial(super()._bind(packed), batch_first=self.batch_first)
+    def _bind(self, params: Packed | Mapping[str, Array]) -> Callable[..., Any]:
+        return partial(super()._bind(params), batch_first=self.batch_first)
 
     def record(
         self,
@@ -159,11 +162,12 @@ class _Layer(Recurrent, _Sequences[S]):
         restart_state: Any = None,
         checkpoint: Checkpoint = None,
         dropout_seed: int | None = None,
+        first_step: int = 0,
         num_threads: int | None = None,
         all_layers: bool = False,
         trace: bool = False,
     ) -> tuple[Array, S, Tape]:
-        """Training: as calling the layer, with dropout between layers, and with a tape.
+        """Training: as calling the layer, with dropout and regularisation, and with a tape.
 
         Args:
             x, hx, lengths, resets, restart_state, num_threads: see `__call__`. The tape holds x by
@@ -171,8 +175,10 @@ class _Layer(Recurrent, _Sequences[S]):
             checkpoint: what the tape keeps. None: all gates; "gates": the states of every step;
                 k: the states of every k-th step; "auto": a k near sqrt(T). What is not kept is
                 computed again in backward. Gradients are the same to the last bit.
-            dropout_seed: 0 to 2**64-1, fixes the dropout masks. By default each call draws new
-                ones, in a sequence that the layer's `seed` determines.
+            dropout_seed: 0 to 2**64-1, fixes all masks. By default each call draws new ones, in a
+                sequence that the layer's `seed` determines.
+            first_step: what step 0 is in a longer sequence: chunks of it with one `dropout_seed`
+                draw the masks that the whole would.
             all_layers: see `__call__`, before dropout; `tape.backward` takes such a dy.
             trace: set `tape.trace` to what `__call__` returns.
 
@@ -187,7 +193,10 @@ class _Layer(Recurrent, _Sequences[S]):
             seed = self._next_dropout_seed()
         else:
             seed = dropout_key("dropout_seed", dropout_seed)
-        y, hx_n, tape = self._forward(
+        regularization = self.regularization
+        masked = regularization is not None and regularization.weight_dropout
+        forward = self._bind(self.params) if masked else self._forward
+        y, hx_n, tape = forward(
             x,
             hx=hx,
             lengths=lengths,
@@ -196,7 +205,9 @@ class _Layer(Recurrent, _Sequences[S]):
             record=True,
             checkpoint=checkpoint,
             dropout=self.dropout,
+            regularization=regularization,
             seed=seed,
+            first_step=first_step,
             num_threads=num_threads,
             all_layers=all_layers,
             trace=trace,
@@ -224,7 +235,8 @@ class _Layer(Recurrent, _Sequences[S]):
         Args:
             batch_size: rows that advance together.
             num_threads: at most so many; more than one pays for large layers or many rows.
-            restart_state: what `Stream.reset` sets: h (L, H), for the LSTM (h, c). None: zeros.
+            restart_state: what `Stream.reset` sets: h (L, P), for the LSTM (h, c), for the SRU c.
+                None: zeros.
 
         Raises:
             ValueError: the layer is bidirectional: the reverse direction starts at the end.
@@ -247,9 +259,8 @@ class _Layer(Recurrent, _Sequences[S]):
         A dict of "tape" (zero unless `record`), "workspace" (of forward or backward, the larger),
         "packed" (weights) and "outputs" (y and the final states). Other arguments as for `record`.
         """
-        return functional.net_memory(
-            self._net, self._call(T, B, lengths, checkpoint, record, num_threads)
-        )
+        call = self._call(T, B, lengths, checkpoint, record, num_threads)
+        return functional.call_memory(self._structure, call, self.regularization)
 
     def plan(
         self,
@@ -267,7 +278,8 @@ class _Layer(Recurrent, _Sequences[S]):
         from .plan import plan_of
 
         call = self._call(T, B, lengths, checkpoint, record, num_threads)
-        return plan_of(self._net, call, functional.net_memory(self._net, call))
+        bytes = functional.call_memory(self._structure, call, self.regularization)
+        return plan_of(self._structure, call, bytes, self.regularization)
 
     def _call(
         self,
@@ -278,75 +290,98 @@ class _Layer(Recurrent, _Sequences[S]):
         record: bool,
         num_threads: int | None,
     ) -> _core.Call:
-        return functional.net_call(self._net, T, B, lengths, record, checkpoint, num_threads)
+        return functional.planned_call(
+            self._structure,
+            T,
+            B,
+            lengths,
+            record,
+            checkpoint,
+            num_threads,
+            self.dropout,
+            self.regularization,
+        )
 
 
 class RNN(_Layer[Array]):
-    """Layers of h' = act(W x + b_ih + U h + b_hh) (Elman 1990), as torch.nn.RNN.
+    """Layers of h' = g(W x + b_ih + U h + b_hh) (Elman 1990), as torch.nn.RNN.
 
     Args:
         input_size, hidden_size: I and H, the features of x and of h.
         num_layers: layers, each of which reads the outputs of the one before.
-        nonlinearity: act, "tanh" or "relu".
+        nonlinearity: g, an activation.
         bias: whether there are b_ih and b_hh.
         batch_first: x and y are (B, T, ...) rather than (T, B, ...). States never are.
         dropout: probability of zeroing an output between layers, when recording.
-        bidirectional: also run from the end; y has both directions' outputs, 2*H features.
-        learn_initial_state: each layer and direction has a parameter initial_h_l0 (H,) ..., for the
-            LSTM initial_c_l0 too, zero at first, from which rows start where no hx is given, and
-            restart where no restart_state is.
+        bidirectional: also run from the end; y has both directions' outputs, 2*P features.
+        clip: cut what enters an activation to -clip..clip. None: do not.
+        layer_norm: LN(W x) + b_ih + LN(U h) + b_hh, with gains norm_ih and norm_hh that start at 1
+            (Ba, Kiros & Hinton 2016), over all gates of a row.
+        norm_eps: what is added to the variance there.
+        regularization: a `Regularization`: further kinds of dropout, and zoneout.
+        learn_initial_state: each layer and direction has a parameter initial_h_l0 (P,) ..., for the
+            LSTM and the SRU initial_c_l0 (H,) ..., zero at first, from which rows start where no hx
+            is given, and restart where no restart_state is.
         dtype: float32 or float64.
-        seed: an int makes the first values of the parameters, uniform in +-1/sqrt(H), and the
-            dropout masks reproducible.
+        seed: an int makes the first values of the parameters, uniform in +-1/sqrt(H), and all masks
+            reproducible.
     """
 
     _cell = "rnn"
-    _own = ("nonlinearity",)
-    nonlinearity: Literal["tanh", "relu"]
+    nonlinearity: Activation
+    clip: float | None
+    layer_norm: bool
+    norm_eps: float
 
     def __init__(
         self,
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
-        nonlinearity: Literal["tanh", "relu"] = "tanh",
+        nonlinearity: Activation = "tanh",
         bias: bool = True,
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
         *,
+        clip: float | None = None,
+        layer_norm: bool = False,
+        norm_eps: float = 1e-5,
+        regularization: Regularization | None = None,
         learn_initial_state: bool = False,
         dtype: DTypeLike = np.float32,
         seed: Seed = None,
     ) -> None:
-        super().__init__(
-            dtype,
-            seed,
-            input_size=input_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            nonlinearity=nonlinearity,
-            bias=bias,
-            batch_first=batch_first,
-            dropout=dropout,
-            bidirectional=bidirectional,
-            learn_initial_state=learn_initial_state,
-        )
+        super().__init__(locals())
 
 
 class LSTM(_Layer[Pair]):
-    """Layers of c' = f c + i g, h' = o tanh(c') (Hochreiter & Schmidhuber 1997), as torch.nn.LSTM.
+    """Layers of c' = f c + i g, h' = o q(c') (Hochreiter & Schmidhuber 1997), as torch.nn.LSTM.
 
     Rows of the weights are in the order i, f, g, o; the state is a tuple (h, c).
 
     Args:
-        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
-            learn_initial_state, dtype, seed: see `RNN`.
-        proj_size: must be 0; projections are not available yet.
+        proj_size: P < H features of h, which a matrix weight_hr (P, H) makes of o q(c') (Sak,
+            Senior & Beaufays 2014). 0: it is not projected.
+        peephole: gates see c: i and f the one before, o the new one, through vectors weight_ch
+            (3*H,) in the order i, f, o (Gers & Schmidhuber 2000).
+        coupled: i and f add up to one (Greff et al. 2017): "input" computes f, "forget" i. Rows are
+            then e, g, o, where e is the computed gate; weight_ch is (2*H,), of e and o.
+        activations: of the gates, of the candidate g, and q.
+        cell_clip: cut c' to -cell_clip..cell_clip.
+        layer_norm: see `RNN`; here q also sees a normalised c', times norm_c plus norm_c_bias.
+        others: see `RNN`.
     """
 
     _cell = "lstm"
     proj_size: int
+    peephole: bool
+    coupled: Coupling
+    activations: tuple[Activation, Activation, Activation]
+    clip: float | None
+    cell_clip: float | None
+    layer_norm: bool
+    norm_eps: float
 
     def __init__(
         self,
@@ -359,23 +394,19 @@ class LSTM(_Layer[Pair]):
         bidirectional: bool = False,
         proj_size: int = 0,
         *,
+        peephole: bool = False,
+        coupled: Coupling = None,
+        activations: tuple[Activation, Activation, Activation] = ("sigmoid", "tanh", "tanh"),
+        clip: float | None = None,
+        cell_clip: float | None = None,
+        layer_norm: bool = False,
+        norm_eps: float = 1e-5,
+        regularization: Regularization | None = None,
         learn_initial_state: bool = False,
         dtype: DTypeLike = np.float32,
         seed: Seed = None,
     ) -> None:
-        super().__init__(
-            dtype,
-            seed,
-            input_size=input_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            bias=bias,
-            batch_first=batch_first,
-            dropout=dropout,
-            bidirectional=bidirectional,
-            learn_initial_state=learn_initial_state,
-            proj_size=proj_size,
-        )
+        super().__init__(locals())
 
 
 class GRU(_Layer[Array]):
@@ -384,15 +415,19 @@ class GRU(_Layer[Array]):
     Rows of the weights are in the order r, z, n.
 
     Args:
-        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
-            learn_initial_state, dtype, seed: see `RNN`.
         reset_after: True for n = tanh(W x + b_ih + r (U h + b_hh)), the form of torch and cuDNN;
-            False for n = tanh(W x + b_ih + U (r h) + b_hh), that of Cho et al. and ONNX's default.
+            False for n = tanh(W x + b_ih + U (r h) + b_hh), that of Cho et al. and ONNX's default,
+            which has no layer_norm.
+        activations: of the gates, and of n.
+        others: see `RNN`.
     """
 
     _cell = "gru"
-    _own = ("reset_after",)
     reset_after: bool
+    activations: tuple[Activation, Activation]
+    clip: float | None
+    layer_norm: bool
+    norm_eps: float
 
     def __init__(
         self,
@@ -405,20 +440,143 @@ class GRU(_Layer[Array]):
         bidirectional: bool = False,
         *,
         reset_after: bool = True,
+        activations: tuple[Activation, Activation] = ("sigmoid", "tanh"),
+        clip: float | None = None,
+        layer_norm: bool = False,
+        norm_eps: float = 1e-5,
+        regularization: Regularization | None = None,
         learn_initial_state: bool = False,
         dtype: DTypeLike = np.float32,
         seed: Seed = None,
     ) -> None:
-        super().__init__(
-            dtype,
-            seed,
-            input_size=input_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            bias=bias,
-            batch_first=batch_first,
-            dropout=dropout,
-            bidirectional=bidirectional,
-            learn_initial_state=learn_initial_state,
-            reset_after=reset_after,
-        )
+        super().__init__(locals())
+
+
+class MGU(_Layer[Array]):
+    """Layers of h' = (1-f) h + f n, a GRU with one gate (Zhou et al. 2016).
+
+    f = s(W x + b_ih + U h + b_hh), n = g(W x + b_ih + U (f h) + b_hh); rows of the weights are in
+    the order f, n.
+
+    Args:
+        activations: s and g.
+        others: see `RNN`.
+    """
+
+    _cell = "mgu"
+    activations: tuple[Activation, Activation]
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        activations: tuple[Activation, Activation] = ("sigmoid", "tanh"),
+        regularization: Regularization | None = None,
+        learn_initial_state: bool = False,
+        dtype: DTypeLike = np.float32,
+        seed: Seed = None,
+    ) -> None:
+        super().__init__(locals())
+
+
+class IndRNN(_Layer[Array]):
+    """Layers of h' = g(W x + b_ih + u h), where units see their own state alone (Li et al. 2018).
+
+    weight_hh is the vector u (H,); there is no bias_hh.
+
+    Args:
+        nonlinearity: g, an activation.
+        others: see `RNN`.
+    """
+
+    _cell = "indrnn"
+    nonlinearity: Activation
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        nonlinearity: Activation = "relu",
+        regularization: Regularization | None = None,
+        learn_initial_state: bool = False,
+        dtype: DTypeLike = np.float32,
+        seed: Seed = None,
+    ) -> None:
+        super().__init__(locals())
+
+
+class SRU(_Layer[Array]):
+    """Layers of c' = f c + (1-f) n, h = r q(c') + (1-r) x' (Lei et al. 2018).
+
+    n and the highway x' are W x + b_ih; f, r = s(W x + b_ih + v c). Rows of weight_ih are in the
+    order n, f, r, x'; weight_ch is v (2*H,), of f and r. The state is c; y is h.
+
+    Args:
+        activations: s and q.
+        others: see `RNN`.
+    """
+
+    _cell = "sru"
+    activations: tuple[Activation, Activation]
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        activations: tuple[Activation, Activation] = ("sigmoid", "identity"),
+        regularization: Regularization | None = None,
+        learn_initial_state: bool = False,
+        dtype: DTypeLike = np.float32,
+        seed: Seed = None,
+    ) -> None:
+        super().__init__(locals())
+
+
+class MinGRU(_Layer[Array]):
+    """Layers of h' = (1-z) h + z n, whose gates see x alone (Feng et al. 2024).
+
+    z = s(W x + b_ih), n = g(W x + b_ih); rows of weight_ih are in the order z, n.
+
+    Args:
+        activations: s and g.
+        others: see `RNN`.
+    """
+
+    _cell = "mingru"
+    activations: tuple[Activation, Activation]
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        activations: tuple[Activation, Activation] = ("sigmoid", "identity"),
+        regularization: Regularization | None = None,
+        learn_initial_state: bool = False,
+        dtype: DTypeLike = np.float32,
+        seed: Seed = None,
+    ) -> None:
+        super().__init__(locals())

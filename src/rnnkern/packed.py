@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Unpack
 
 from . import _core, threads
-from .arguments import kernel_cell, network, new_block, new_call
+from .arguments import network, new_block, new_call
+from .structure import CellOptions, Structure, cell_options
 from .validation import Array
+
+if TYPE_CHECKING:
+    from .regularization import Regularization
 
 
 class Packed:
     """Weights as the kernels read them, made by ``pack``: immutable, cheap to share."""
 
-    __slots__ = ("_block", "_initial", "_net")
+    __slots__ = ("_block", "_initial", "_net", "_structure")
 
     def __init__(
-        self, net: _core.Net, weights: list[Array | None], initial: Array | None = None
+        self,
+        structure: Structure,
+        weights: list[Array | None],
+        initial: tuple[Array, ...] | None = None,
     ) -> None:
-        self._net, self._initial = net, initial
-        self._block = new_block(_core.sizes(net, new_call(0, 0))[0])
-        _core.pack(net, weights, self._block)
+        self._structure, self._initial = structure, initial
+        self._net = structure.net()
+        self._block = new_block(_core.sizes(self._net, new_call(0, 0))[0])
+        _core.pack(self._net, weights, self._block)
+
+    @property
+    def structure(self) -> Structure:
+        """What the weights are of."""
+        return self._structure
 
     @property
     def net(self) -> _core.Net:
-        """What the weights are of."""
+        """The same for the kernels."""
         return self._net
 
     @property
@@ -33,9 +46,19 @@ class Packed:
         return self._block
 
     @property
-    def initial(self) -> Array | None:
-        """Learned initial states (h or h and c, L*D, H)."""
+    def initial(self) -> tuple[Array, ...] | None:
+        """Learned initial states, each (L*D, P or H)."""
         return self._initial
+
+    def regularized(self, regularization: Regularization | None) -> Packed:
+        """The same weights in a net with its zoneout; None changes nothing."""
+        structure = self._structure.regularized(regularization)
+        if structure == self._structure:
+            return self
+        twin = Packed.__new__(Packed)
+        twin._structure, twin._net = structure, structure.net()
+        twin._block, twin._initial = self._block, self._initial
+        return twin
 
     def __reduce__(self) -> Any:
         raise TypeError("cannot pickle packed weights: pickle the weights, and pack them there")
@@ -49,24 +72,17 @@ def stepper(packed: Packed, rows: int) -> _core.Stepper:
     return stepper
 
 
-def pack(
-    cell: Literal["rnn", "lstm", "gru"],
-    params: Mapping[str, Array],
-    *,
-    nonlinearity: Literal["tanh", "relu"] = "tanh",
-    reset_after: bool = True,
-) -> Packed:
+def pack(cell: str, params: Mapping[str, Array], **options: Unpack[CellOptions]) -> Packed:
     """Packs weights once for many calls.
 
     Args:
-        cell: which cell the weights are of.
+        cell: which cell the weights are of: "rnn", "lstm", "gru", "mgu", "indrnn", "sru" or
+            "mingru".
         params: the module's docstring says how.
-        nonlinearity: of the RNN.
-        reset_after: form of the GRU.
+        options: as the cell's forward function has them; calls must be given the same.
 
     Raises:
         ValueError, TypeError: what is missing, unexpected or wrongly shaped in params, or an
             unknown option.
     """
-    name = kernel_cell(cell, nonlinearity=nonlinearity, reset_after=reset_after)
-    return Packed(*network(name, params))
+    return Packed(*network(cell_options(cell, **options), params))

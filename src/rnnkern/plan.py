@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import _core
+from .structure import Structure, cell_options
+
+if TYPE_CHECKING:
+    from .regularization import Regularization
 
 _WHY = {
     "one allowed": "num_threads is 1",
@@ -28,7 +32,12 @@ class Plan:
     """What a call will do: the result of ``layer.plan``.
 
     Attributes:
-        path: which kernels run: "fused", all gates of a step in one matrix multiply.
+        path: which kernels run: "fused", all gates of a step in one matrix multiply, and on its
+            results, while they are in the cache, a function made for the cell; or "fused, with
+            options": the same with a function that looks at every option, which takes longer where
+            a step is short.
+        options: what is not plain about the layer and the call, such as "peephole=True" or
+            "gate=hard_sigmoid"; of regularisation what acts in this call.
         level: the SIMD level.
         threads: threads that work on the call.
         split: what they share out: "rows" of the batch (no waiting between steps) or hidden
@@ -41,6 +50,7 @@ class Plan:
     """
 
     path: str
+    options: tuple[str, ...]
     level: str
     threads: int
     split: Literal["rows", "units"] | None
@@ -51,18 +61,51 @@ class Plan:
     reason: str
 
 
-def plan_of(net: _core.Net, call: _core.Call, bytes: dict[str, int]) -> Plan:
+def plan_of(
+    structure: Structure,
+    call: _core.Call,
+    bytes: dict[str, int],
+    regularization: Regularization | None,
+) -> Plan:
     """The plan of a call on a network that needs so many bytes."""
+    net = structure.net()
     reason, threads, tiles, chunk_rows = _core.plan(net, call)
-    segment = f"states of every {call.segment} steps"
+    inside, around = _options(structure, call, regularization)
     return Plan(
-        path="fused",
+        path="fused, with options" if inside else "fused",
+        options=(*inside, *around),
         level=_core.level_names()[net.level],
         threads=threads,
         split=_SPLITS.get(reason),
         tiles=tiles,
         chunk_rows=chunk_rows,
-        checkpoint=_CHECKPOINTS.get(call.keep, segment),
+        checkpoint=_CHECKPOINTS.get(call.keep, f"states of every {call.segment} steps"),
         bytes=bytes,
         reason=_WHY[reason],
     )
+
+
+_AROUND = ("input_dropout", "output_dropout", "weight_dropout", "variational")
+
+
+def _options(
+    structure: Structure, call: _core.Call, regularization: Regularization | None
+) -> tuple[list[str], list[str]]:
+    """Those that act inside a step, and those around it."""
+    options = structure.options
+    usual = cell_options(options.name)
+    inside: dict[str, Any] = {}
+    inside |= {name: getattr(structure, name) for name in ("proj_size", "peephole", "layer_norm")}
+    inside |= {name: getattr(options, name) for name in ("coupled", "clip", "cell_clip")}
+    for part in structure.cell.functions:
+        function = getattr(options, part)
+        inside[part] = function if function != getattr(usual, part) else None
+    around: dict[str, Any] = {}
+    for name, value in {} if regularization is None else vars(regularization).items():
+        if call.keep != _core.KEEP_NONE or name.startswith("zoneout"):
+            (around if name in _AROUND else inside)[name] = value
+    return _used(inside), _used(around)
+
+
+def _used(options: dict[str, Any]) -> list[str]:
+    return [f"{name}={value}" for name, value in options.items() if value]

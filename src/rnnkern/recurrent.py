@@ -6,153 +6,178 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from . import _core, functional, isa
-from .arguments import (
-    GATES,
-    by_kind,
-    initial_shapes,
-    kernel_cell,
-    nonlinearity_of,
-    parameter_count,
-    parameter_shapes,
-    stacked_initial,
-)
+from . import functional
+from .arguments import stacked
 from .packed import Packed
-from .parameters import Module, check_fits
-from .validation import Array, Shape, boolean, positive_int, probability
+from .parameters import Module, check_fits, float_dtype
+from .structure import (
+    CELLS,
+    FIRST_VALUES,
+    Options,
+    Structure,
+    cell_options,
+    check_option,
+    check_regularization,
+    check_structure,
+    kind_of,
+)
+from .validation import Array, Shape, boolean, integer, positive_int, probability
 
 S = TypeVar("S")
-"""States: one array h, or for the LSTM the tuple (h, c)."""
+"""States: one array, or for the LSTM the tuple (h, c)."""
 
 Pair = tuple[Array, Array]
 Seed: TypeAlias = "int | np.random.Generator | None"  # quoted: numpy.random is slow to import
 
 
-def _no_projection(name: str, value: Any) -> int:
-    if value != 0:
-        raise ValueError(f"{name}: projections are not available yet; expected 0, got {value!r}")
-    return 0
+def _proj_size(name: str, value: Any) -> int:
+    return integer(name, value, "an integer of at least 0", 0)
 
 
-CHECKS: dict[str, Callable[[str, Any], Any]] = {
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "input_size": positive_int,
     "hidden_size": positive_int,
     "num_layers": positive_int,
-    "nonlinearity": nonlinearity_of,
     "bias": boolean,
     "batch_first": boolean,
     "dropout": probability,
     "bidirectional": boolean,
-    "proj_size": _no_projection,
-    "reset_after": boolean,
+    "proj_size": _proj_size,
+    "peephole": boolean,
+    "layer_norm": boolean,
     "learn_initial_state": boolean,
 }
-_ASSIGNABLE = ("batch_first", "dropout")
+_OF_STRUCTURE = (
+    "input_size",
+    "hidden_size",
+    "num_layers",
+    "bias",
+    "proj_size",
+    "peephole",
+    "layer_norm",
+)
+_ASSIGNABLE = ("batch_first", "dropout", "regularization")
 
 
 class Recurrent(Module):
     """Parameters and options of a layer or a cell; files, copies, repr."""
 
     _cell: ClassVar[str]  # stem of the functions that run it
-    _own: ClassVar[tuple[str, ...]] = ()  # options that only those functions have
 
     input_size: int
     hidden_size: int
     bias: bool
+    _options: Options
 
-    def __init__(self, dtype: DTypeLike, seed: Seed, **options: Any) -> None:
-        self._build(dtype, options)
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        """``arguments`` are those of a constructor of this package, as its locals() are."""
+        options = {name: arguments[name] for name in self._known_class()._defaults()}
+        self._build(arguments["dtype"], options)
         try:
-            rng = np.random.default_rng(seed)
+            rng = np.random.default_rng(arguments["seed"])
         except (TypeError, ValueError) as error:
             raise type(error)(f"seed: {error}") from None
         bound = 1 / math.sqrt(self.hidden_size)
         self.flat_params = rng.uniform(-bound, bound, self.flat_params.size)
-        for name in self.params:
-            if name.startswith("initial"):
-                self.params[name].fill(0)
+        for name, values in self.params.items():
+            if (first := FIRST_VALUES.get(kind_of(name))) is not None:
+                values.fill(first)
         self._dropout_seed = int(rng.integers(2**64, dtype=np.uint64))
 
     def _build(self, dtype: DTypeLike, options: Mapping[str, Any]) -> None:
         """Everything but values for the parameters."""
         for name, value in options.items():
-            setattr(self, name, CHECKS[name](name, value))
-        gates, stack = GATES[self._kernel_cell], (*self._sizes, *self._stack)
-        check_fits(*parameter_count(gates, *stack, self.bias), dtype)  # before there are names
-        shapes = parameter_shapes(gates, *stack, self.bias)
-        if options.get("learn_initial_state"):
-            shapes |= initial_shapes(self._cell, self.hidden_size, *self._stack)
-        super().__init__(self._shapes(shapes), dtype)
+            setattr(self, name, self._checked(name, value))
+        known = CELLS[self._cell].options
+        own = {name: getattr(self, name) for name in options if name in known}
+        self._options = cell_options(self._cell, **own)
+        structure = self._structure_of(float_dtype(dtype))
+        check_structure(structure)
+        check_fits(*structure.parameter_count(), dtype)  # before there are names
+        super().__init__(self._shapes(structure.parameter_shapes()), dtype)
         self._spare: list[Array] = []  # the memory of the last tape, for the next
+
+    def _checked(self, name: str, value: Any) -> Any:
+        """The value of an option in its usual form."""
+        if name == "regularization":
+            return check_regularization(self._cell, value)
+        if name in _CHECKS:
+            return _CHECKS[name](name, value)
+        return check_option(self._cell, name, value)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_spare": []}
 
     @staticmethod
-    def _shapes(shapes: dict[str, Shape]) -> dict[str, Shape]:
+    def _shapes(shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         """Those of the parameters, from those of a stack of layers."""
         return shapes
 
-    @property
-    def _stack(self) -> tuple[int, int]:
-        """Layers and directions."""
-        return 1, 1
+    def _structure_of(self, dtype: np.dtype[Any]) -> Structure:
+        own = vars(self)
+        structure = Structure(
+            self._options,
+            dtype,
+            num_directions=2 if own.get("bidirectional") else 1,
+            learned=own.get("learn_initial_state", False),
+            **{name: own[name] for name in _OF_STRUCTURE if name in own},
+        )
+        return structure.regularized(own.get("regularization"))
 
     @property
-    def _net(self) -> _core.Net:
+    def _structure(self) -> Structure:
         """What the kernels compute."""
-        stack = (*self._sizes, *self._stack)
-        return _core.Net(self._kernel_cell, self.dtype, isa.level(), self.bias, *stack)
+        return self._structure_of(self.dtype)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in CHECKS and name in vars(self):
+        if name in vars(self) and name in self._known_class()._defaults():
             if name not in _ASSIGNABLE:
                 raise AttributeError(f"{name} is fixed once a {type(self).__name__} is built")
-            value = CHECKS[name](name, value)
+            value = self._checked(name, value)
         super().__setattr__(name, value)
 
     @classmethod
+    @cache
     def _known_class(cls) -> type[Recurrent]:
         """The class of this package that cls is or derives from."""
         return next(c for c in cls.__mro__ if "_cell" in vars(c))
 
     @classmethod
+    @cache
     def _defaults(cls) -> dict[str, Any]:
         """The options in the order of the constructor's arguments, and their defaults."""
         arguments = inspect.signature(cls).parameters.items()
-        return {name: argument.default for name, argument in arguments if name in CHECKS}
+        others = ("dtype", "seed")
+        return {name: argument.default for name, argument in arguments if name not in others}
 
-    def _cell_options(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self._own}
-
-    @property
-    def _kernel_cell(self) -> str:
-        return kernel_cell(self._cell, **self._cell_options())
-
-    def _bind(self, packed: Packed) -> Callable[..., Any]:
+    def _bind(self, params: Packed | Mapping[str, Array]) -> Callable[..., Any]:
         """`functional`'s forward with weights and options filled in."""
-        forward = getattr(functional, f"{self._cell}_forward")
-        return partial(forward, params=packed, **self._cell_options())
+        return partial(functional._forward, self._options, params=params)
 
     @property
     def _forward(self) -> Callable[..., Any]:
         return self._bind(self._pack())
 
     def _pack(self) -> Packed:
-        arrays = list(self.params.values())
-        weights = self._stack[0] * self._stack[1] * (4 if self.bias else 2)
-        initial = stacked_initial(self._cell, arrays[weights:])
-        return Packed(self._net, by_kind(arrays[:weights], self.bias), initial)
+        structure = self._structure
+        weights, initial = structure.split(self.params.values())
+        return Packed(structure, weights, stacked(initial))
 
     @property
     def _sizes(self) -> tuple[int, int]:
         return self.input_size, self.hidden_size
+
+    def initialize(self, **options: Any) -> None:
+        """Give the parameters new first values: `rnnkern.initializers.initialize`."""
+        from .initializers import initialize
+
+        initialize(self, **options)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write parameters and options into one file, an .npz archive that `load` reads.

@@ -24,9 +24,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _core, functional, threads
-from .arguments import Layout, States, as_states, new_block, new_call, state_names
+from .arguments import Layout, States, as_states, new_block, new_call
 from .files import read_archive
 from .packed import Packed
+from .structure import Structure
 from .validation import (
     Array,
     Shape,
@@ -52,7 +53,7 @@ class Stream(_core.StreamBase):
 
     Attributes:
         batch_size: rows, B.
-        input_size, hidden_size, num_layers: of the layers: I, H, L.
+        input_size, hidden_size, proj_size, num_layers: of the layers: I, H, P or 0, L.
         dtype: of inputs, outputs and states.
     """
 
@@ -71,15 +72,14 @@ class Stream(_core.StreamBase):
         restart_state: Any = None,
         pack: Callable[[], Packed] | None = None,
     ) -> None:
-        net = packed.net
-        if net.num_directions != 1:
+        if packed.structure.num_directions != 1:
             raise ValueError(
                 "a bidirectional layer cannot stream: its reverse direction starts at the end"
             )
         self._pack, self._threads = pack, threads.checked(num_threads)
-        shape = (net.num_layers, axis_length("batch_size", batch_size), net.hidden_size)
-        self._use(packed, tuple(np.empty(shape, net.dtype) for _ in state_names(net.cell)))
-        self._attached = np.zeros(shape[1], bool)
+        rows = axis_length("batch_size", batch_size)
+        self._use(packed, _new_states(packed.structure, rows))
+        self._attached = np.zeros(rows, bool)
         self.restart_state = restart_state
         self.reset()
 
@@ -89,8 +89,7 @@ class Stream(_core.StreamBase):
         rows = min(states[0].shape[1], _AT_ONCE * self._threads)
         call = new_call(1, rows, num_threads=self._threads)
         workspace = new_block(_core.sizes(net, call)[2])
-        shape = (net.num_layers, rows, net.hidden_size)
-        some = tuple(np.empty(shape, net.dtype) for _ in states)
+        some = _new_states(packed.structure, rows)
         self.hold(net, packed.block, workspace, self._threads, states, some)
         self._packed = packed
 
@@ -107,6 +106,10 @@ class Stream(_core.StreamBase):
         return self.net.hidden_size
 
     @property
+    def proj_size(self) -> int:
+        return self.net.proj_size
+
+    @property
     def num_layers(self) -> int:
         return self.net.num_layers
 
@@ -116,6 +119,8 @@ class Stream(_core.StreamBase):
 
     def __repr__(self) -> str:
         sizes = f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
+        if self.proj_size:
+            sizes += f", proj_size={self.proj_size}"
         return f"Stream({self.net.cell}, {sizes}, batch_size={self.batch_size})"
 
     @contextmanager
@@ -134,7 +139,7 @@ class Stream(_core.StreamBase):
         index = None if rows is None else self._rows(rows)
         source = np.require(as_floats("x", x, self.dtype), None, ["C", "A"])
         check_shape("x", source, *self._shapes(self.batch_size if index is None else len(index)))
-        shape = (*source.shape[:-1], self.hidden_size)
+        shape = (*source.shape[:-1], self._packed.structure.width)
         y = np.empty(shape, self.dtype) if out is None else self._checked_out(out, shape)
         if np.may_share_memory(source, y):
             source = source.copy()
@@ -169,7 +174,7 @@ class Stream(_core.StreamBase):
             out: an array for the outputs.
 
         Returns:
-            Outputs (T, B, H), or (T, H) for a chunk (T, I); zero behind lengths: out where given.
+            Outputs (T, B, P), or (T, P) for a chunk (T, I); zero behind lengths: out where given.
 
         Raises:
             TypeError, ValueError: as calling the layer.
@@ -185,7 +190,7 @@ class Stream(_core.StreamBase):
             states = tuple(s[:, 0] if single else s for s in self._states)
             y: Array
             y, after = functional._forward(
-                self.net.cell,
+                self._packed.structure.options,
                 x,
                 self._packed,
                 as_states(states),
@@ -203,20 +208,22 @@ class Stream(_core.StreamBase):
 
     @property
     def state(self) -> States:
-        """A copy of the states: h (L, B, H), for the LSTM (h, c). Assignment copies in."""
+        """A copy of the states: h (L, B, P), for the LSTM (h, c), for the SRU c. Assignment copies
+        in."""
         with self._alone():
             return as_states(tuple(s.copy() for s in self._states))
 
     @state.setter
     def state(self, value: Any) -> None:
         with self._alone():
-            given = self._checked(value, "state", self._states[0].shape)
+            given = self._checked(value, "state", self._states[0].shape[:-1])
             for own, new in zip(self._states, given, strict=True):
                 own[...] = new
 
     @property
     def restart_state(self) -> States:
-        """Where ``reset``, ``attach`` and ``resets`` start: h (L, H), for the LSTM (h, c); a copy.
+        """Where ``reset``, ``attach`` and ``resets`` start: h (L, P), for the LSTM (h, c), for the
+        SRU c; a copy.
 
         Assignment copies in, and changes no row; None stands for the learned initial states, or
         zeros where the layer has none.
@@ -225,17 +232,17 @@ class Stream(_core.StreamBase):
 
     @restart_state.setter
     def restart_state(self, value: Any) -> None:
-        shape = (self.num_layers, self.hidden_size)
         self._restart_given = value is not None
         if value is None:
-            learned = self._packed.initial
-            zeros = np.zeros((len(state_names(self.net.cell)), *shape), self.dtype)
-            value = as_states(tuple(zeros if learned is None else learned))
-        self._restart = tuple(s.copy() for s in self._checked(value, "restart_state", shape))
+            widths = self._packed.structure.states.values()
+            zeros = tuple(np.zeros((self.num_layers, width), self.dtype) for width in widths)
+            value = as_states(self._packed.initial or zeros)
+        checked = self._checked(value, "restart_state", (self.num_layers,))
+        self._restart = tuple(s.copy() for s in checked)
 
-    def _checked(self, value: Any, name: str, shape: Shape) -> tuple[Array, ...]:
-        layout = Layout(self.net, (0, 0, self.input_size), False)
-        states = layout.states(name, value, shape)
+    def _checked(self, value: Any, name: str, axes: Shape) -> tuple[Array, ...]:
+        layout = Layout(self._packed.structure, (0, 0, self.input_size), False)
+        states = layout.states(name, value, axes)
         if states is None:
             raise TypeError(f"{name}: expected an array, for the LSTM a tuple (h, c), got None")
         return states
@@ -367,9 +374,8 @@ class Stream(_core.StreamBase):
 
         header = {"format": _FORMAT, "version": _VERSION, **self._description()}
         with self._alone(), open(path, "wb") as file:
-            arrays: dict[str, Any] = dict(
-                zip(state_names(self.net.cell), self._states, strict=True)
-            )
+            names = self._packed.structure.states
+            arrays: dict[str, Any] = dict(zip(names, self._states, strict=True))
             np.savez(file, header=np.array(json.dumps(header)), attached=self._attached, **arrays)
 
     def load(self, path: str | os.PathLike[str]) -> None:
@@ -383,13 +389,14 @@ class Stream(_core.StreamBase):
         form = header["format"], header.get("version")
         if form != (_FORMAT, _VERSION):
             raise ValueError(f"{path}: expected {_FORMAT} of version {_VERSION}, got {form}")
-        if {**header, **self._description()} != header:
+        if {**header, **self._description()} != _as_now(header):
             raise ValueError(f"{path}: states of {header}, but this stream is {self!r}")
         attached = arrays.get("attached", np.empty(()))
-        states = tuple(arrays.get(name, attached) for name in state_names(self.net.cell))
-        shape = (self.num_layers, attached.size, self.hidden_size)
-        if attached.shape != shape[1:2] or any(
-            s.shape != shape or s.dtype != self.dtype for s in states
+        widths = self._packed.structure.states
+        states = tuple(arrays.get(name, attached) for name in widths)
+        if attached.ndim != 1 or any(
+            s.shape != (self.num_layers, attached.size, width) or s.dtype != self.dtype
+            for s, width in zip(states, widths.values(), strict=True)
         ):
             raise ValueError(f"{path}: damaged, its arrays are not those of {header}")
         states = tuple(np.require(s, None, "C") for s in states)
@@ -403,8 +410,21 @@ class Stream(_core.StreamBase):
             "dtype": self.dtype.name,
             "input_size": self.input_size,
             "hidden_size": self.hidden_size,
+            "proj_size": self.proj_size,
             "num_layers": self.num_layers,
         }
 
     def __reduce__(self) -> Any:
         raise TypeError("cannot pickle or copy a Stream: use its save or fork")
+
+
+def _new_states(structure: Structure, rows: int) -> tuple[Array, ...]:
+    layers, widths = structure.num_layers, structure.states.values()
+    return tuple(np.empty((layers, rows, width), structure.dtype) for width in widths)
+
+
+def _as_now(header: dict[str, Any]) -> dict[str, Any]:
+    """A header as it would be written now: former ones told RNNs apart, and had no projections."""
+    cell = header.get("cell")
+    now = {"rnn_tanh": "rnn", "rnn_relu": "rnn"}.get(cell, cell) if isinstance(cell, str) else cell
+    return {"proj_size": 0, **header, "cell": now}

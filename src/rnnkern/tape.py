@@ -10,18 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _core, threads
-from .arguments import (
-    GATES,
-    Layout,
-    States,
-    as_states,
-    by_kind,
-    initial_shapes,
-    new_block,
-    parameter_shapes,
-)
+from .arguments import Layout, States, as_states, new_block
+from .dropconnect import DropConnect
 from .packed import Packed
-from .validation import Array, Shape, as_targets, boolean, number
+from .validation import Array, Shape, as_targets, boolean, limit
 
 
 def tape_block(size: int, spare: list[Array] | None) -> Array:
@@ -52,12 +44,14 @@ class Tape:
         learned: tuple[bool, bool],
         output_shape: tuple[int, ...],
         spare: list[Array] | None,
+        dropped: DropConnect | None = None,
     ) -> None:
         self._packed, self._call, self._layout = packed, call, layout
         self._x, self._block = x.view(), block  # a view: x itself may be given another shape
         self._output_shape, self._spare = output_shape, spare
         self._learned = learned  # whether rows start, and restart, from the learned states
-        self._restart_shape = None if restart is None else restart[0].shape
+        self._restart_shapes = None if restart is None else [part.shape for part in restart]
+        self._dropped = dropped
         self._used = False
         self.grads: Mapping[str, Array] | None = None
         """Where ``backward`` adds parameter gradients by default: for tapes of a layer, its own."""
@@ -72,8 +66,14 @@ class Tape:
 
     @property
     def cell(self) -> str:
-        """Which cell recorded it: "rnn_tanh", "rnn_relu", "lstm", "gru" or "gru_before"."""
-        return str(self._packed.net.cell)
+        """Which cell recorded it: "rnn", "lstm", "gru", "gru_before" (reset_after=False), "mgu",
+        "indrnn", "sru" or "mingru"."""
+        return self._packed.structure.options.cell
+
+    @property
+    def function(self) -> str:
+        """The stem of the functions that run it: "gru" also for "gru_before"."""
+        return self._packed.structure.options.name
 
     @property
     def nbytes(self) -> int:
@@ -85,10 +85,7 @@ class Tape:
     @cached_property
     def shapes(self) -> Mapping[str, Shape]:
         """Names and shapes of the parameters, and so of ``grads``."""
-        net = self._packed.net
-        stack = (net.hidden_size, net.num_layers, net.num_directions)
-        shapes = parameter_shapes(GATES[net.cell], net.input_size, *stack, net.bias)
-        return shapes if self._packed.initial is None else shapes | initial_shapes(net.cell, *stack)
+        return self._packed.structure.parameter_shapes()
 
     def backward(
         self,
@@ -135,31 +132,30 @@ class Tape:
             raise RuntimeError(
                 "this tape has been used; call backward(retain=True) to use it more than once"
             )
-        net, layout = self._packed.net, self._layout
+        packed, layout = self._packed, self._layout
+        net = packed.net
         dy_rows = None if dy is None else layout.sequence("dy", dy, *self._output_shape)
         dhx_n_parts = layout.states("dhx_n", dhx_n)
         of_rows = self._new_row_grads(grads) if boolean("row_grads", row_grads) else None
-        if of_rows is None:
-            targets, initial_targets = self._targets(self.grads if grads is None else grads)
-        else:
-            targets, initial_targets = by_kind(list(of_rows.values()), net.bias), []
+        target = self._targets(grads) if of_rows is None else list(of_rows.values())
         boolean("retain", retain)
-        clip = 0.0 if clip_state_grad is None else number("clip_state_grad", clip_state_grad)
-        if clip_state_grad is not None and clip == 0:
-            raise ValueError("clip_state_grad: expected a number above 0 or None, got 0")
         norms = self._new_norms() if boolean("state_grads", state_grads) else None
         call = self._call.for_backward(
             net,
             threads.chosen(num_threads),
-            clip=clip,
+            clip=limit("clip_state_grad", clip_state_grad) or 0.0,
             state_norms=norms,
             row_grads=of_rows is not None,
         )
         dx, dx_rows = layout.empty(net.input_size) if boolean("need_dx", need_dx) else (None, None)
         dhx = layout.new_states()
         drestart = None
-        if self._restart_shape is not None:
-            drestart = tuple(np.zeros(self._restart_shape, net.dtype) for _ in layout.state_names)
+        if self._restart_shapes is not None:
+            drestart = tuple(np.zeros(shape, net.dtype) for shape in self._restart_shapes)
+        weights, initial = (None, None) if target is None else packed.structure.split(target)
+        move = None
+        if self._dropped is not None and weights is not None:
+            weights, move = self._dropped.divert(weights)
         self._used = not retain
         block = self._block
         if retain and block is not None and call.keep == _core.KEEP_GATES:
@@ -169,7 +165,7 @@ class Tape:
         _core.backward(
             net,
             call,
-            self._packed.block,
+            packed.block,
             self._x,
             block,
             dy_rows,
@@ -177,14 +173,17 @@ class Tape:
             dx_rows,
             dhx,
             drestart,
-            targets,
+            weights,
             workspace,
         )
         if not retain:
             if self._spare is not None and block is not None:
                 self._spare[:] = [block]
             self._block = None
-        self._add_initial(initial_targets, dhx, drestart)
+        if move is not None:
+            move()
+        if initial is not None:
+            self._add_initial(initial, dhx, drestart)
         self.row_grads = of_rows
         self.restart_state_grad = None
         if drestart is not None and not self._learned[1]:
@@ -206,42 +205,37 @@ class Tape:
         return {name: np.zeros((self._call.rows, *s), dtype) for name, s in shapes.items()}
 
     def _new_norms(self) -> Array:
-        net, call, states = self._packed.net, self._call, len(self._layout.state_names)
-        sweeps = net.num_layers * net.num_directions
-        return np.empty((sweeps, states, call.steps, call.rows), net.dtype)
+        structure, call = self._packed.structure, self._call
+        shape = (structure.sweeps, len(structure.states), call.steps, call.rows)
+        return np.empty(shape, structure.dtype)
 
     def zero_grads(self) -> dict[str, Array]:
         """New zero arrays for the gradients of all parameters."""
         dtype = self._packed.net.dtype
         return {name: np.zeros(shape, dtype) for name, shape in self.shapes.items()}
 
-    def _targets(
-        self, grads: Mapping[str, Array] | None
-    ) -> tuple[list[Array | None] | None, list[Array]]:
-        """Where gradients of weights go, and those of learned initial states."""
-        if grads is None:
-            return None, []
-        net, initial = self._packed.net, self._packed.initial
-        targets = list(as_targets(grads, self.shapes, net.dtype).values())
-        weights = len(targets) - (0 if initial is None else initial[..., 0].size)
-        return by_kind(targets[:weights], net.bias), targets[weights:]
+    def _targets(self, grads: Mapping[str, Array] | None) -> list[Array] | None:
+        """Where gradients go."""
+        given = self.grads if grads is None else grads
+        if given is None:
+            return None
+        return list(as_targets(given, self.shapes, self._packed.net.dtype).values())
 
     def _add_initial(
         self,
-        targets: list[Array],
+        targets: tuple[list[Array], ...],
         dhx: tuple[Array, ...],
         drestart: tuple[Array, ...] | None,
     ) -> None:
         """Sums over the rows that restart from the learned states, then over those that start."""
         starts, restarts = self._learned
-        at = iter(targets)
-        for part, dstart in enumerate(dhx):
+        for part, (dstart, of_sweeps) in enumerate(zip(dhx, targets, strict=True)):
             total = np.zeros((len(dstart), dstart.shape[-1]), dstart.dtype)
             if restarts and drestart is not None:
                 total += drestart[part]
             if starts:
                 total += dstart.sum(axis=1) if dstart.ndim == 3 else dstart
-            for gradient, target in zip(total, at, strict=False):
+            for gradient, target in zip(total, of_sweeps, strict=True):
                 target += gradient
 
     def __reduce__(self) -> Any:

@@ -37,6 +37,7 @@ from .validation import (
     check_shape,
     integer,
     number,
+    positive,
     positive_int,
     refuse_mask,
 )
@@ -621,12 +622,6 @@ def _betas(name: str, value: Any) -> tuple[float, float]:
     return number(f"{name}[0]", value[0], below=1), number(f"{name}[1]", value[1], below=1)
 
 
-def _above_zero(name: str, value: Any) -> float:
-    if not (found := number(name, value)):
-        raise ValueError(f"{name}: expected a number above 0, got 0")
-    return found
-
-
 class Adam(_Optimiser):
     """Adam (Kingma & Ba 2015) in the form of torch.optim.Adam.
 
@@ -644,7 +639,7 @@ class Adam(_Optimiser):
     modules: a list of anything with `params` and `grads` (see Trainable), each once.
     """
 
-    _checks: ClassVar = {"lr": number, "betas": _betas, "eps": _above_zero, "weight_decay": number}
+    _checks: ClassVar = {"lr": number, "betas": _betas, "eps": positive, "weight_decay": number}
 
     lr: float
     betas: tuple[float, float]

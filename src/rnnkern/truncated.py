@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from .arguments import States
 from .tape import Tape
-from .validation import Array, as_array, as_integers, check_shape, positive_int
+from .validation import Array, as_array, as_integers, axis_length, check_shape, positive_int
 
 __all__ = ["Chunk", "truncated_bptt"]
 
@@ -75,7 +75,8 @@ def truncated_bptt(
 
     The value of the state crosses the border between chunks, its gradient does not. With k2 > k1
     the k2 - k1 steps before a chunk are computed again, with the weights as they are then, from
-    the state that they started from.
+    the state that they started from. Dropout and regularisation draw the masks that they would draw
+    if the whole sequence were recorded at once.
 
     Args:
         layer: a causal layer.
@@ -84,7 +85,7 @@ def truncated_bptt(
         k1: steps of a chunk: how often there is a gradient.
         k2: steps through which a gradient goes, at least k1; default k1.
         lengths, resets: of the whole sequence, see the layer.
-        options: further keyword arguments of ``layer.record``.
+        options: further keyword arguments of ``layer.record``; first_step is that of the sequence.
 
     Yields:
         Chunk, in order, until all T steps have been new.
@@ -93,6 +94,7 @@ def truncated_bptt(
         ValueError: the layer is bidirectional, k2 < k1, or as the layer raises.
     """
     k1 = positive_int("k1", k1)
+    axis_length("first_step", options.get("first_step", 0))
     k2 = k1 if k2 is None else positive_int("k2", k2)
     if k2 < k1:
         raise ValueError(f"k2: expected at least k1 = {k1}, got {k2}")
@@ -118,16 +120,27 @@ def truncated_bptt(
 def _chunks(
     layer: Any, part: Any, steps: int, time: int, hx: Any, k1: int, k2: int, options: Any
 ) -> Iterator[Chunk]:
+    seed, first = options.pop("dropout_seed", None), options.pop("first_step", 0)
+    seed = layer._next_dropout_seed() if seed is None else seed
+
+    def record(start: int, stop: int, state: Any, **options: Any) -> Any:
+        masks = {"dropout_seed": seed, "first_step": first + start}
+        return layer.record(hx=state, **part(start, stop), **masks, **options)
+
+    def advance(start: int, stop: int, state: Any) -> Any:
+        """The state after these steps: as recording them would have it, masks and all."""
+        keep = {k: v for k, v in options.items() if k in ("restart_state", "num_threads")}
+        if layer.dropout or layer.regularization:
+            return record(start, stop, state, checkpoint="auto", **keep)[1]
+        return layer(hx=state, need_output=False, **part(start, stop), **keep)[1]
+
     states = {0: hx}  # by step, of the borders that a tape may still start from
     for start in range(0, steps, k1):
         stop = min(start + k1, steps)
         cut = max(0, start - (k2 - k1))
         border = cut // k1 * k1
-        state = states[border]
-        if border < cut:
-            restart = {k: v for k, v in options.items() if k in ("restart_state", "num_threads")}
-            _, state = layer(hx=state, **part(border, cut), **restart)
-        y, hx_n, tape = layer.record(hx=state, **part(cut, stop), **options)
+        state = states[border] if border == cut else advance(border, cut, states[border])
+        y, hx_n, tape = record(cut, stop, state, **options)
         states[stop] = hx_n
         states = {step: s for step, s in states.items() if step > border - k1}
         new = (slice(None),) * time + (slice(start - cut, None),)

@@ -78,22 +78,46 @@ def probability(name: str, value: Any) -> float:
     return float(value)
 
 
-def number(name: str, value: Any, below: float = math.inf, *, infinite: bool = False) -> float:
-    """``value`` as a finite float from 0 to ``below``, excluded; infinity where that is allowed.
-
-    Whatever float() takes is a number, but for text.
-    """
+def _as_float(name: str, value: Any) -> float:
+    """Whatever float() takes is a number, but for text."""
     try:
         if isinstance(value, str):
             raise TypeError
-        found = float(value)
+        return float(value)
     except (TypeError, ValueError):
         raise TypeError(f"{name}: expected a number, got {value!r}") from None
+
+
+def number(name: str, value: Any, below: float = math.inf, *, infinite: bool = False) -> float:
+    """``value`` as a finite float from 0 to ``below``, excluded; infinity where that is allowed."""
+    found = _as_float(name, value)
     if not (0 <= found < below or (infinite and found == math.inf)):
         limit = f" and below {below:g}" if below < math.inf else ", finite"
         limit = " (inf is accepted)" if infinite else limit
         raise ValueError(f"{name}: expected a number of at least 0{limit}, got {value!r}")
     return found
+
+
+def finite(name: str, value: Any) -> float:
+    """``value`` as a finite float."""
+    found = _as_float(name, value)
+    if not math.isfinite(found):
+        raise ValueError(f"{name}: expected a finite number, got {value!r}")
+    return found
+
+
+def positive(name: str, value: Any) -> float:
+    """``value`` as a finite float above 0."""
+    found = _as_float(name, value)
+    if not 0 < found < math.inf:
+        kind = "finite number" if found == math.inf else "number"
+        raise ValueError(f"{name}: expected a {kind} above 0, got {value!r}")
+    return found
+
+
+def limit(name: str, value: Any) -> float | None:
+    """``value`` as the finite float above 0 at which something is cut, or None: it is not."""
+    return None if value is None else positive(name, value)
 
 
 # --- arrays --------------------------------------------------------------------------------------

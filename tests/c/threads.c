@@ -20,8 +20,11 @@
 
 #define TIME_LIMIT 300 /* seconds: a hang is a failure */
 
-static const char *const small_case = "gru 1 1 8 33 6 4 bias ragged sparse shared hx 0"; /* three panels, six rows */
-static const char *const other_case = "lstm 2 2 5 17 9 7 bias zeros none none hx 0";
+static const char *const small_case = "gru 1 1 8 33 6 4 bias ragged sparse shared hx 0 -"; /* three panels, six rows */
+static const char *const option_case = /* barriers within a step, of panels of h and of the cell */
+    "lstm 2 2 5 50 5 4 bias ragged sparse shared hx 0.25 "
+    "proj=35,peephole,input,norm,zh=0.25,zc=0.25,hidden=0.25,in=0.25";
+static const char *const other_case = "lstm 2 2 5 17 9 7 bias zeros none none hx 0 -";
 
 /* A problem of one thread's own, and what it must give. */
 struct work {
@@ -90,10 +93,10 @@ static void test_grow_and_shrink(void)
     close_work(&w);
 }
 
-static void test_short_calls(int calls)
+static void test_short_calls(const char *line, int calls)
 {
     struct work w;
-    open_work(&w, small_case);
+    open_work(&w, line);
     for (int i = 0; i < calls && !failures(); i++)
         check_run(&w, 2 + i % 3, split_of(i), "in one of many short calls");
     close_work(&w);
@@ -240,7 +243,8 @@ int main(int argc, char **argv)
     rk_team_insist(1);
     test_grow_and_shrink();
     test_subnormals();
-    test_short_calls(500 * times);
+    test_short_calls(small_case, 500 * times);
+    test_short_calls(option_case, 50 * times);
     test_pauses(50 * times);
     test_callers(50 * times);
     test_lack_of_cores(50 * times);

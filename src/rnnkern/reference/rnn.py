@@ -1,41 +1,55 @@
 """The simple recurrent network of Elman, "Finding structure in time" (Cognitive Science, 1990)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Unpack
 
 import numpy.typing as npt
 
 from . import act, stack
-from .stack import Array, BackwardOptions, ForwardOptions, States, Tape, Weights
+from .product import product, product_backward
+from .stack import (
+    BIASES,
+    Array,
+    BackwardOptions,
+    Cell,
+    ForwardOptions,
+    Sizes,
+    States,
+    Tape,
+    Weights,
+)
 
-ACTIVATIONS: dict[str, tuple[Callable[[Array], Array], Callable[[Array, Array], Array]]] = {
-    "tanh": (act.tanh, act.tanh_backward),
-    "relu": (act.relu, act.relu_backward),
-}
 
+class RNNCell(Cell):
+    """h' = act(W x + b_ih + U h + b_hh). W x and U h may be normalised."""
 
-class RNNCell:
-    """h' = act(W x + b_ih + U h + b_hh), with act either tanh or relu."""
-
+    name = "rnn"
     blocks = 1
-    states = 1
+    states = ("h",)
+    optional = (BIASES, ("norm_ih", "norm_hh"))
+    masks = ("hidden_dropout", "weight_dropout", "zoneout_h")
 
-    def __init__(self, nonlinearity: str) -> None:
-        if nonlinearity not in ACTIVATIONS:
-            raise ValueError(f"nonlinearity: expected 'tanh' or 'relu', got {nonlinearity!r}")
-        self.act, self.act_backward = ACTIVATIONS[nonlinearity]
+    def __init__(self, nonlinearity: act.Spec, clip: float | None, norm_eps: float) -> None:
+        self.act = act.resolve("nonlinearity", nonlinearity, clip)
+        self.eps = act.above_0("norm_eps", norm_eps)
 
-    def forward(self, w: Weights, x: Array, state: States) -> tuple[States, Any]:
-        (h,) = state
-        h_next = self.act(x @ w.ih.T + w.bias_ih + h @ w.hh.T + w.bias_hh)
-        return (h_next,), (x, h, h_next)
+    def shapes(self, s: Sizes) -> dict[str, tuple[int, ...]]:
+        products = {"weight_ih": (s.G, s.inputs), "weight_hh": (s.G, s.P)}
+        return {**products, **dict.fromkeys((*BIASES, "norm_ih", "norm_hh"), (s.G,))}
 
-    def backward(self, w: Weights, cache: Any, dstate: States) -> tuple[Array, States, Weights]:
-        x, h, h_next = cache
-        (dh_next,) = dstate
-        da = self.act_backward(h_next, dh_next)
-        db = da.sum(axis=0)
-        return da @ w.ih, (da @ w.hh,), Weights(da.T @ x, da.T @ h, db, db)
+    def forward(self, w: Weights, x: Array, state: States, m: Array) -> tuple[States, Any]:
+        of_x, cache_x = product(w, "ih", x, self.eps)
+        of_h, cache_h = product(w, "hh", state["hd"], self.eps)
+        a = of_x + w["bias_ih"] + of_h + w["bias_hh"]
+        h = self.act(a)
+        return {"h": h}, (cache_x, cache_h, a, h)
+
+    def backward(self, w: Weights, cache: Any, dafter: States) -> tuple[Array, States, Weights]:
+        cache_x, cache_h, a, h = cache
+        da = self.act.backward(a, h, dafter["h"])
+        dx, dw_x = product_backward(w, "ih", cache_x, da)
+        dhd, dw_h = product_backward(w, "hh", cache_h, da)
+        return dx, {"hd": dhd}, dw_x | dw_h
 
 
 def rnn_forward(
@@ -43,11 +57,13 @@ def rnn_forward(
     params: Mapping[str, npt.ArrayLike],
     hx: npt.ArrayLike | None = None,
     *,
-    nonlinearity: str = "tanh",
+    nonlinearity: act.Spec = "tanh",
+    clip: float | None = None,
+    norm_eps: float = 1e-5,
     **options: Unpack[ForwardOptions],
 ) -> tuple[Array, Array, Tape]:
     """Run a stack of RNN layers; see `stack.forward`. Returns y, h_n and a tape."""
-    y, h_n, tape = stack.forward(RNNCell(nonlinearity), x, params, hx, **options)
+    y, h_n, tape = stack.forward(RNNCell(nonlinearity, clip, norm_eps), x, params, hx, **options)
     return y, h_n, tape
 
 
