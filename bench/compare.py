@@ -17,7 +17,6 @@ so that its BLAS takes no more threads than the others.
 
 import argparse
 import json
-import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
@@ -45,8 +44,6 @@ from workloads import (
 )
 
 from rnnkern import isa
-
-BUSY = "while True: pass"
 
 
 def new_row(work, problem, **more):
@@ -163,17 +160,6 @@ def odd(problem, options):
     yield new_row("odd", problem, ms=ms, peaks={}, gflop=problem.gflop, **quality)
 
 
-def neighbours(problem, options):
-    """Training beside as many busy processes as there are threads."""
-    busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(problem.threads)]
-    try:
-        yield from against_peers("neighbours", problem, options, "training")
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
-
-
 def import_row():
     problem = Problem("", ())
     found = {"rnnkern": import_milliseconds()}
@@ -189,7 +175,6 @@ WORK = {
     "phases": (phases, SHAPES),
     "variants": (variants, VARIANT_SHAPES),
     "odd": (odd, ODD_SHAPES),
-    "neighbours": (neighbours, VARIANT_SHAPES),
 }
 PROBLEM_OPTIONS = {"ragged": {"ragged": True}, "resets": {"resets_rate": 0.05}}
 TAKES_SHAPES = ("inference", "training", "phases")
@@ -221,12 +206,11 @@ def arguments():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     works = [*WORK, "import"]
-    usual = [work for work in works if work != "neighbours"]
     add = parser.add_argument
     add("--threads", type=int, nargs="+", default=[1, 2])
     add("--cells", nargs="+", default=["lstm", "gru"], choices=GATES)
     add("--shapes", type=shape, nargs="+", metavar="T,B,I,H", help=f"of {', '.join(TAKES_SHAPES)}")
-    add("--work", nargs="+", default=usual, choices=works, help="default: all but neighbours")
+    add("--work", nargs="+", default=works, choices=works)
     peers = ["unfused", "numpy", *LIBRARIES]
     add("--peers", nargs="*", default=peers, choices=peers)
     add("--seconds", type=float, default=2.0, help="for each row; slow rows take longer")

@@ -21,7 +21,6 @@ TITLES = {
     "ragged": "Training on ragged sequences (mean length 0.9 T)",
     "resets": "Training with 5 % resets",
     "variants": "Other dtypes, levels and forms, training",
-    "neighbours": "Training beside busy processes",
 }
 
 

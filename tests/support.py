@@ -5,19 +5,64 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from cases import DROPOUT_SEED, Data, as_tuple
 
-from rnnkern import _core, functional, isa
+import rnnkern as rk
+from rnnkern import _core, functional, isa, structure
 
 Array = npt.NDArray[Any]
 
 CELLS = ["rnn_tanh", "rnn_relu", "lstm", "gru_after", "gru_before"]
 DTYPES = [np.float32, np.float64]
 CHECKPOINTS = [None, "gates", "auto", 3]
+
+
+VARIANTS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "rnn": (rk.RNN, {"nonlinearity": ("elu", 0.5), "clip": 0.8, "layer_norm": True}),
+    "lstm": (rk.LSTM, {
+        "proj_size": 5, "peephole": True, "activations": (("hard_sigmoid", 0.2), "tanh", "softsign"),
+        "clip": 1.5, "cell_clip": 0.9, "layer_norm": True, "norm_eps": 0.1,
+    }),
+    "lstm_input": (rk.LSTM, {"proj_size": 17, "peephole": True, "coupled": "input"}),
+    "lstm_forget": (rk.LSTM, {"coupled": "forget"}),
+    "gru": (rk.GRU, {"activations": ("sigmoid", "softsign"), "clip": 1.2, "layer_norm": True}),
+    "gru_before": (rk.GRU, {
+        "reset_after": False, "activations": ("hard_sigmoid", "tanh"), "clip": 0.7,
+    }),
+    "mgu": (rk.MGU, {"activations": ("sigmoid", ("scaled_tanh", 1.2, 0.7))}),
+    "indrnn": (rk.IndRNN, {"nonlinearity": ("leaky_relu", 0.3)}),
+    "sru": (rk.SRU, {"activations": ("sigmoid", "tanh")}),
+    "mingru": (rk.MinGRU, {"activations": ("hard_sigmoid", "identity")}),
+}  # fmt: skip
+"""Each cell and each option, for hidden sizes above 17."""
+
+
+def shaken(layer: Any) -> Any:
+    """The layer with parameters of which none is as at first: no gain is 1, no bias 0."""
+    rng = np.random.default_rng(2)
+    for p in layer.params.values():
+        noise = rng.standard_normal(p.shape).astype(p.dtype)
+        p[...] = p * 1.5 if p.ndim == 2 else p * 0.7 + noise * 0.3
+    return layer
+
+
+def regularization(cls: Any, p: float, **changes: Any) -> rk.Regularization:
+    """All kinds that the cell has, each with this probability."""
+    lacks = structure.CELLS[cls._cell].lacks
+    kinds = (field.name for field in fields(rk.Regularization) if field.name != "variational")
+    return rk.Regularization(**{kind: p for kind in kinds if kind not in lacks} | changes)
+
+
+def function_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What functions take of a layer's options: the names of parameters tell them the rest."""
+    return {
+        k: v for k, v in options.items() if k not in ("proj_size", "peephole", "layer_norm")
+    }
 
 
 class Recording:

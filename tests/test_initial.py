@@ -13,8 +13,14 @@ import rnnkern as rk
 from rnnkern import functional, isa
 
 T, B, I, H = 6, 4, 3, 17  # noqa: E741
-KINDS = [(rk.RNN, {}), (rk.LSTM, {}), (rk.GRU, {}), (rk.GRU, {"reset_after": False})]
-kinds = pytest.mark.parametrize(("cls", "options"), KINDS, ids=["rnn", "lstm", "gru", "gru_before"])
+KINDS = [
+    (rk.RNN, {}), (rk.LSTM, {}), (rk.GRU, {}), (rk.GRU, {"reset_after": False}),
+    (rk.LSTM, {"proj_size": 5, "peephole": True, "coupled": "forget"}),
+    (rk.LSTM, {"proj_size": 16, "layer_norm": True, "norm_eps": 0.1}),
+    *((cls, {}) for cls in (rk.MGU, rk.IndRNN, rk.SRU, rk.MinGRU)),
+]  # fmt: skip
+IDS = ["rnn", "lstm", "gru", "gru_before", "lstm_proj", "lstm_norm", "mgu", "indrnn", "sru", "mingru"]
+kinds = pytest.mark.parametrize(("cls", "options"), KINDS, ids=IDS)
 
 
 def layer_of(cls: Any, options: Any = None, **more: Any) -> Any:
@@ -24,7 +30,7 @@ def layer_of(cls: Any, options: Any = None, **more: Any) -> Any:
     for name, value in layer.params.items():
         if name.startswith("initial"):
             assert not value.any()
-            value[:] = rng.standard_normal(H)
+            value[:] = rng.standard_normal(value.size)
     return layer
 
 
@@ -33,10 +39,15 @@ def names(layer: Any, part: str) -> list[str]:
 
 
 def learned(layer: Any) -> Any:
-    """(L*D, H), for the LSTM a tuple."""
-    parts = ("h", "c") if isinstance(layer, rk.LSTM) else ("h",)
-    stacked = tuple(np.stack([layer.params[n] for n in names(layer, p)]) for p in parts)
+    """(L*D, P), or of c (L*D, H); for the LSTM a tuple."""
+    widths = layer._structure.states
+    stacked = tuple(np.stack([layer.params[n] for n in names(layer, p)]) for p in widths)
+    assert [s.shape for s in stacked] == [(layer._structure.sweeps, w) for w in widths.values()]
     return stacked if len(stacked) > 1 else stacked[0]
+
+
+def parts(state: Any) -> tuple[Any, ...]:
+    return state if isinstance(state, tuple) else (state,)
 
 
 def rows(state: Any) -> Any:
@@ -60,7 +71,8 @@ def test_as_given_states(cls: Any, options: Any) -> None:
     state = learned(layer)
     want, want_h = plain(x, rows(state), restart_state=state, **more)
     np.testing.assert_array_equal(y, want)
-    np.testing.assert_array_equal(np.stack(h), np.stack(want_h))
+    for got, expected in zip(parts(h), parts(want_h), strict=True):
+        np.testing.assert_array_equal(got, expected)
     zeros = rows(learned(layer_of(cls, options)))
     zeros = tuple(0 * z for z in zeros) if isinstance(zeros, tuple) else 0 * zeros
     given, _ = layer(x, zeros, restart_state=zeros, **more)
@@ -84,11 +96,11 @@ def test_the_gradient_sums_over_rows_that_start_and_restart(
 
     def loss() -> float:
         out, state = layer(x, hx, **more)
-        states = zip(np.atleast_1d(dhx_n), np.atleast_1d(state), strict=True)
+        states = zip(parts(dhx_n), parts(state), strict=True)
         return float((dy * out).sum() + sum((d * s).sum() for d, s in states))
 
     for name, gradient in analytic.items():
-        for unit in (0, 9, 16):
+        for unit in (0, 3, -1):
             numeric = numeric_derivative(loss, layer.params[name], unit)
             assert gradient[unit] == pytest.approx(numeric, rel=1e-7, abs=1e-8)
 

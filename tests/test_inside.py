@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import VARIANTS, function_options, regularization, shaken
 
 import rnnkern as rk
 from rnnkern import functional, isa, reference
@@ -17,14 +18,15 @@ KINDS: list[tuple[Any, dict[str, Any]]] = [
     (rk.LSTM, {}),
     (rk.GRU, {}),
     (rk.GRU, {"reset_after": False}),
+    *VARIANTS.values(),
 ]
-IDS = ["rnn_tanh", "rnn_relu", "lstm", "gru", "gru_before"]
+IDS = ["rnn_tanh", "rnn_relu", "lstm", "gru", "gru_before", *(f"{name}+" for name in VARIANTS)]
 kinds = pytest.mark.parametrize(("cls", "options"), KINDS, ids=IDS)
 
 
 def layer_of(cls: Any, options: Any, **more: Any) -> Any:
     options = {"num_layers": L, "bidirectional": True, "dtype": np.float64, **options, **more}
-    return cls(I, H, dropout=0.3, seed=0, **options)
+    return shaken(cls(I, H, dropout=0.3, seed=0, **options))
 
 
 def arguments(batch_first: bool = False) -> tuple[Any, dict[str, Any]]:
@@ -39,6 +41,7 @@ def arguments(batch_first: bool = False) -> tuple[Any, dict[str, Any]]:
 def reference_of(layer: Any, options: Any) -> tuple[Any, Any]:
     name = type(layer).__name__.lower()
     forward = getattr(reference, f"{name}_forward")
+    options = function_options(options) | {"regularization": layer.regularization}
     return lambda x, **more: forward(x, layer.params, **options, **more), getattr(
         reference, f"{name}_backward"
     )
@@ -49,9 +52,10 @@ def parts(states: Any) -> tuple[Any, ...]:
 
 
 @kinds
-@pytest.mark.parametrize("batch_first", [False, True])
-def test_all_layers_clip_and_norms(cls: Any, options: Any, batch_first: bool) -> None:
+@pytest.mark.parametrize(("batch_first", "p"), [(False, 0.0), (True, 0.0), (False, 0.2)])
+def test_all_layers_clip_and_norms(cls: Any, options: Any, batch_first: bool, p: float) -> None:
     layer = layer_of(cls, options, batch_first=batch_first)
+    layer.regularization = regularization(cls, p)
     forward, backward = reference_of(layer, options)
     x, more = arguments(batch_first)
     want, _, want_tape = forward(
@@ -113,6 +117,97 @@ def before(h: Any, resets: Any, k: int) -> Any:
     return shifted
 
 
+def products(layer: Any, w: Any, of: str, v: Any) -> list[Any]:
+    """W x + b_ih or U h + b_hh, in blocks; without such a matrix zeros."""
+    eps = getattr(layer, "norm_eps", 0.0)
+    if f"weight_{of}" not in w:
+        a = np.zeros(())
+    elif w[f"weight_{of}"].ndim == 1:
+        a = w[f"weight_{of}"] * v
+    else:
+        a = reference.product.product(w, of, v, eps)[0] + w.get(f"bias_{of}", 0)
+    blocks = layer._structure.blocks
+    return np.split(a, blocks, axis=-1) if a.ndim else [a] * blocks
+
+
+def functions(layer: Any) -> Any:
+    given = [layer.nonlinearity] if hasattr(layer, "nonlinearity") else layer.activations
+    return reference.act.resolve_all(given, len(given), getattr(layer, "clip", None))
+
+
+def step_rnn(layer: Any, w: Any, x: Any, h: Any) -> dict[str, Any]:
+    (g,), (a,), (b,) = functions(layer), products(layer, w, "ih", x), products(layer, w, "hh", h)
+    return {"a": a + b, "h": g(a + b)}
+
+
+def step_lstm(layer: Any, w: Any, x: Any, h: Any, c: Any) -> dict[str, Any]:
+    s, t, q = functions(layer)
+    both = zip(products(layer, w, "ih", x), products(layer, w, "hh", h), strict=True)
+    *a, a_g, a_o = (of_x + of_h for of_x, of_h in both)
+    *p, p_o = np.split(w["weight_ch"], len(a) + 1) if layer.peephole else [0.0] * (len(a) + 1)
+    gates = [s(each + peephole * c) for each, peephole in zip(a, p, strict=True)]
+    found = {"e": gates[0]} if layer.coupled else dict(zip("if", gates, strict=True))
+    i, f = gates if not layer.coupled else (1 - gates[0], gates[0])
+    i, f = (f, i) if layer.coupled == "forget" else (i, f)
+    new = reference.act.clamp(f * c + i * t(a_g), layer.cell_clip)
+    o, normal = s(a_o + p_o * new), new
+    if layer.layer_norm:
+        normal, _ = reference.product.layer_norm(new, w["norm_c"], layer.norm_eps)
+        normal = normal + w["norm_c_bias"]
+    y = o * q(normal)
+    y = y @ w["weight_hr"].T if layer.proj_size else y
+    return found | {"g": t(a_g), "o": o, "c": new, "h": y}
+
+
+def step_gru(layer: Any, w: Any, x: Any, h: Any) -> dict[str, Any]:
+    s, t = functions(layer)
+    of_x, of_h = products(layer, w, "ih", x), products(layer, w, "hh", h)
+    r, z = s(of_x[0] + of_h[0]), s(of_x[1] + of_h[1])
+    found = {"r": r, "z": z, "u": of_h[2]}
+    if layer.reset_after:
+        n = t(of_x[2] + r * of_h[2])
+    else:
+        n = t(of_x[2] + products(layer, w, "hh", r * h)[2])
+        del found["u"]
+    return found | {"n": n, "h": (1 - z) * n + z * h}
+
+
+def step_mgu(layer: Any, w: Any, x: Any, h: Any) -> dict[str, Any]:
+    s, t = functions(layer)
+    of_x = products(layer, w, "ih", x)
+    f = s(of_x[0] + products(layer, w, "hh", h)[0])
+    n = t(of_x[1] + products(layer, w, "hh", f * h)[1])
+    return {"f": f, "n": n, "h": (1 - f) * h + f * n}
+
+
+def step_indrnn(layer: Any, w: Any, x: Any, h: Any) -> dict[str, Any]:
+    a = x @ w["weight_ih"].T + w["bias_ih"] + w["weight_hh"] * h
+    return {"a": a, "h": functions(layer)[0](a)}
+
+
+def step_sru(layer: Any, w: Any, x: Any, c: Any) -> dict[str, Any]:
+    s, q = functions(layer)
+    n, f, r, highway = products(layer, w, "ih", x)
+    v_f, v_r = np.split(w["weight_ch"], 2)
+    f, r = s(f + v_f * c), s(r + v_r * c)
+    new = f * c + (1 - f) * n
+    y = r * q(new) + (1 - r) * highway
+    return {"n": n, "f": f, "r": r, "x": highway, "c": new, "h": y}
+
+
+def step_mingru(layer: Any, w: Any, x: Any, h: Any) -> dict[str, Any]:
+    s, t = functions(layer)
+    z, n = products(layer, w, "ih", x)
+    return {"z": s(z), "n": t(n), "h": (1 - s(z)) * h + s(z) * t(n)}
+
+
+STEPS: dict[Any, Any] = {
+    rk.RNN: step_rnn, rk.LSTM: step_lstm, rk.GRU: step_gru, rk.MGU: step_mgu,
+    rk.IndRNN: step_indrnn, rk.SRU: step_sru, rk.MinGRU: step_mingru,
+}  # fmt: skip
+"""What is inside a step of some rows, from x and the states before it."""
+
+
 @kinds
 @pytest.mark.parametrize("record", [False, None, "gates", 2])
 def test_the_trace_satisfies_the_equations(cls: Any, options: Any, record: Any) -> None:
@@ -125,50 +220,43 @@ def test_the_trace_satisfies_the_equations(cls: Any, options: Any, record: Any) 
     else:
         y, _, trace = layer(x, trace=True, **more)
     np.testing.assert_array_equal(y, layer(x, **more)[0])
+    np.testing.assert_array_equal(y, np.concatenate([*trace["h"][-2:]], axis=-1))
     real = np.arange(T)[:, None] < more["lengths"]
-    sigmoid, tanh = reference.act.sigmoid, reference.act.tanh
     inputs = x
     for k in range(2 * L):
         if k % 2 == 0 and k:
             inputs = np.concatenate([trace["h"][k - 2], trace["h"][k - 1]], axis=-1)
-        name = f"l{k // 2}" + "_reverse" * (k % 2)
-        kinds_of_weights = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        w = {kind: layer.params[f"{kind}_{name}"] for kind in kinds_of_weights}
+        suffix = f"_l{k // 2}" + "_reverse" * (k % 2)
+        w = {n.removesuffix(suffix): p for n, p in layer.params.items() if n.endswith(suffix)}
         now = {key: a[k] for key, a in trace.items()}
         for a in now.values():
             assert not a[~real].any()
-        h = before(now["h"], more["resets"], k)
-        of_x = np.split(inputs @ w["weight_ih"].T + w["bias_ih"], layer_blocks(cls), axis=-1)
-        of_h = np.split(h @ w["weight_hh"].T + w["bias_hh"], layer_blocks(cls), axis=-1)
-        if cls is rk.RNN:
-            expected = {"h": reference_act(options)(of_x[0] + of_h[0])}
-        elif cls is rk.LSTM:
-            i, f, g, o = (p + q for p, q in zip(of_x, of_h, strict=True))
-            expected = {"i": sigmoid(i), "f": sigmoid(f), "g": tanh(g), "o": sigmoid(o)}
-            c = before(now["c"], more["resets"], k)
-            expected["c"] = expected["f"] * c + expected["i"] * expected["g"]
-            expected["h"] = expected["o"] * tanh(expected["c"])
-        else:
-            r, z = sigmoid(of_x[0] + of_h[0]), sigmoid(of_x[1] + of_h[1])
-            expected = {"r": r, "z": z}
-            if options:
-                u = (r * h) @ np.split(w["weight_hh"], 3)[2].T + np.split(w["bias_hh"], 3)[2]
-                expected["n"] = tanh(of_x[2] + u)
-            else:
-                expected["u"] = of_h[2]
-                expected["n"] = tanh(of_x[2] + r * of_h[2])
-            expected["h"] = (1 - z) * expected["n"] + z * h
+        names = layer._structure.states
+        states = {key: before(now[key], more["resets"], k)[real] for key in names}
+        expected = STEPS[cls](layer, w, inputs[real], **states)
+        assert expected.keys() == now.keys()
         for key, value in expected.items():
-            np.testing.assert_allclose(now[key][real], value[real], atol=1e-12, err_msg=key)
-    assert set(trace) == set(expected) | ({"a"} if cls is rk.RNN else set())
+            np.testing.assert_allclose(now[key][real], value, atol=1e-12, err_msg=key)
 
 
-def layer_blocks(cls: Any) -> int:
-    return {rk.RNN: 1, rk.LSTM: 4, rk.GRU: 3}[cls]
-
-
-def reference_act(options: Any) -> Any:
-    return (lambda a: np.maximum(a, 0)) if options else np.tanh
+@pytest.mark.parametrize("name", VARIANTS)
+def test_all_layers_and_the_trace_are_before_output_dropout(name: str) -> None:
+    cls, options = VARIANTS[name]
+    layer = layer_of(cls, options, dtype=np.float32)
+    layer.regularization = regularization(cls, 0.3, output_dropout=0.5)
+    x, more = arguments()
+    x = x.astype(np.float32)
+    y, state, _ = layer.record(x, dropout_seed=5, **more)
+    of_layers, same, tape = layer.record(x, dropout_seed=5, all_layers=True, trace=True, **more)
+    np.testing.assert_array_equal(np.concatenate([*tape.trace["h"][-2:]], axis=-1), of_layers[-1])
+    for got, want in zip(parts(state), parts(same), strict=True):
+        np.testing.assert_array_equal(got, want)
+    width = layer._structure.width
+    kept = [
+        reference.dropout.kept(0.5, 5, L - 1, (1, B, width), kind=2, direction=d) for d in (0, 1)
+    ]
+    masked = np.where(np.concatenate(kept, axis=-1), 2 * of_layers[-1], 0)
+    np.testing.assert_array_equal(y, masked)
 
 
 @pytest.mark.parametrize("shape", [(T, I), (T, B, I)])
@@ -233,11 +321,12 @@ def test_wrong_backward_options(options: Any, word: str) -> None:
 def test_row_gradients_have_the_bits_of_rows_alone(
     cls: Any, options: Any, dtype: Any, bias: bool
 ) -> None:
-    layer = cls(I, H, num_layers=2, bidirectional=True, bias=bias, dtype=dtype, seed=0, **options)
+    layer = layer_of(cls, options, num_layers=2, bias=bias, dtype=dtype)
+    layer.dropout = 0.0
     rng = np.random.default_rng(4)
     steps = 300  # more than one run of 256 rows
     x = rng.standard_normal((steps, 3, I)).astype(dtype)
-    dy = rng.standard_normal((steps, 3, 2 * H)).astype(dtype)
+    dy = rng.standard_normal((steps, 3, layer._structure.features)).astype(dtype)
     lengths, resets = np.array([290, 0, 300]), rng.random((steps, 3)) < 0.01
     want = {name: [] for name in layer.params}
     for b in range(3):
@@ -254,6 +343,18 @@ def test_row_gradients_have_the_bits_of_rows_alone(
         assert not layer.flat_grads.any()
         for name, grads in tape.row_grads.items():
             np.testing.assert_array_equal(grads, np.stack(want[name]), err_msg=name)
+
+
+@kinds
+def test_row_gradients_add_up(cls: Any, options: Any) -> None:
+    """Behind masks of all kinds, which depend on the row."""
+    layer, (x, more) = layer_of(cls, options), arguments()
+    layer.regularization = regularization(cls, 0.3)
+    y, _, tape = layer.record(x, dropout_seed=6, **more)
+    tape.backward(np.cos(y), retain=True)
+    tape.backward(np.cos(y), row_grads=True)
+    for name, grads in tape.row_grads.items():
+        np.testing.assert_allclose(grads.sum(axis=0), layer.grads[name], atol=1e-12, err_msg=name)
 
 
 def test_row_gradients_of_functions() -> None:

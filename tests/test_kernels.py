@@ -265,26 +265,65 @@ def test_empty_arrays_of_any_strides(shape: tuple[int, int]) -> None:
 # Dropout
 
 
+def drawn(kind: str, p: float, seed: int, layer: int, direction: int, *place: int) -> Array:
+    """Of a step, the first row, rows and units."""
+    level = isa.level()
+    return _core.draw_masks(np.float32, level, kind, p, seed, layer, direction, *place)
+
+
+def factors(kept: Array, kind: str, p: float, dtype: Any) -> Array:
+    """What the kernels multiply by, or of zoneout where a state keeps its value."""
+    if kind.startswith("zoneout"):
+        return (~kept).astype(dtype)
+    return np.where(kept, dropout.scale(p, dtype), dtype(0))
+
+
+@pytest.mark.parametrize("kind", _core.MASKS)
 @pytest.mark.parametrize("p", [0.0, 0.25, 0.3, 0.9, 1.0])
 @pytest.mark.parametrize("seed", [0, DROPOUT_SEED, 2**64 - 1])
-def test_masks_are_those_of_the_reference(p: float, seed: int, dtype: Any) -> None:
-    T, B, units = 3, 2, 37
-    for layer in (0, 1, 5):
-        kept = dropout.kept(p, seed, layer, (T, B, units))
-        want = np.where(kept, dropout.scale(p, dtype), dtype(0))
-        for t, b in np.ndindex(T, B):
-            got = _core.dropout_mask(dtype, p, seed, layer, t, b, units)
-            assert_bits(got, want[t, b], (layer, t, b))
+def test_masks_are_those_of_the_reference(
+    kind: str, p: float, seed: int, dtype: Any, level: str
+) -> None:
+    T, B, units = 3, 5, 37
+    number = _core.MASKS.index(kind)
+    for layer, direction, first in ((0, 0, 0), (1, 1, 7), (5, 0, 2**31 - 5)):
+        kept = dropout.kept(
+            p, seed, layer, (T, B, units), kind=number, direction=direction, first_step=first
+        )
+        want = factors(kept, kind, p, dtype)
+        for t, b, n in ((0, 0, B), (1, 2, 3), (2, 4, 1), (2, 5, 0)):
+            got = _core.draw_masks(
+                dtype, isa.level(), kind, p, seed, layer, direction, first + t, b, n, units
+            )
+            assert_bits(got, want[t, b : b + n], (layer, t, b))
+
+
+def test_kinds_of_masks_have_the_numbers_of_the_reference() -> None:
+    names = [{"dropout": "layers", "weight_dropout": "weights"}.get(n, n) for n in dropout.KINDS]
+    assert tuple(name.removesuffix("_dropout") for name in names) == _core.MASKS
+    assert [*dropout.KINDS.values()] == [*range(len(_core.MASKS))]
+
+
+def test_all_of_the_place_counts() -> None:
+    """Masks of another kind, seed, layer, direction, step or row have nothing in common."""
+    place = {"seed": 3, "layer": 1, "direction": 0, "step": 5, "row": 6}
+    places = [place, *({**place, name: place[name] + 1} for name in place)]
+    places += [{**place, "seed": 3 + 2**32}, {**place, "layer": 6, "row": 1}]
+    masks = [drawn("input", 0.5, *p.values(), 1, 1000) for p in places]
+    masks += [drawn(k, 0.5, *place.values(), 1, 1000) for k in _core.MASKS if k != "input"]
+    for i, mask in enumerate(masks):
+        for other in masks[:i]:
+            assert 0.4 < ((mask > 0) == (other > 0)).mean() < 0.6
 
 
 @pytest.mark.parametrize("shape", [(70_000, 1, 4), (1, 70_000, 4), (1, 1, 300_000)], ids=str)
 def test_masks_of_many_steps_rows_and_units(shape: tuple[int, int, int]) -> None:
     """Each counts further than 16 bits hold."""
     T, B, units = shape
-    want = dropout.kept(0.5, DROPOUT_SEED, 300, shape)
+    want = dropout.kept(0.5, DROPOUT_SEED, 300, shape, direction=1)
     for t, b in {(0, 0), (T // 2, B // 2), (T - 1, B - 1)}:
-        got = _core.dropout_mask(np.float32, 0.5, DROPOUT_SEED, 300, t, b, units)
-        assert_bits(got, np.where(want[t, b], np.float32(2), np.float32(0)), (t, b))
+        got = drawn("layers", 0.5, DROPOUT_SEED, 300, 1, t, b, 1, units)
+        assert_bits(got[0], np.where(want[t, b], np.float32(2), np.float32(0)), (t, b))
 
 
 def test_dropout_is_the_mask(cell: str, dtype: Any) -> None:
@@ -299,7 +338,9 @@ def test_dropout_is_the_mask(cell: str, dtype: Any) -> None:
     got = data.outputs(Recording())
 
     middle = named(*inference(first))["y"]
-    mask = dropout.kept(0.3, DROPOUT_SEED, 0, middle.shape)
+    shape = (5, 3, 21)
+    halves = [dropout.kept(0.3, DROPOUT_SEED, 0, shape, direction=d) for d in (0, 1)]
+    mask = np.concatenate(halves, axis=2)
     factor = np.where(mask, dropout.scale(0.3, dtype), dtype(0))
     x = np.where(mask, middle * factor, dtype(0))
     top = replace(second, x=x, lengths=first.lengths, dhx_n=None).outputs(Recording())

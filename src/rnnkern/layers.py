@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .regularization import Regularization
     from .stream import Stream
 
-__all__ = ["GRU", "LSTM", "MGU", "RNN", "SRU", "Frozen", "IndRNN", "MinGRU"]
+__all__ = ["GRU", "LSTM", "MGU", "RNN", "SRU", "UGRNN", "Frozen", "IndRNN", "MinGRU"]
 
 _counting = threading.Lock()  # shared by all layers: held for an addition
 

@@ -15,6 +15,7 @@ from .mingru import mingru_backward, mingru_forward
 from .rnn import rnn_backward, rnn_forward
 from .sru import sru_backward, sru_forward
 from .stack import Tape
+from .ugrnn import ugrnn_backward, ugrnn_forward
 
 __all__ = [
     "Tape",
@@ -32,4 +33,6 @@ __all__ = [
     "rnn_forward",
     "sru_backward",
     "sru_forward",
+    "ugrnn_backward",
+    "ugrnn_forward",
 ]
