@@ -43,7 +43,6 @@ int64_t rnnkern_weight_size(const rnnkern_net *net, int64_t layer, rnnkern_weigh
     static const int blocks[RNNKERN_CELLS] = {
         [RNNKERN_RNN] = 1, [RNNKERN_LSTM] = 4,   [RNNKERN_GRU] = 3, [RNNKERN_GRU_BEFORE] = 3,
         [RNNKERN_MGU] = 2, [RNNKERN_INDRNN] = 1, [RNNKERN_SRU] = 4, [RNNKERN_MINGRU] = 2,
-        [RNNKERN_UGRNN] = 2,
     };
     const int64_t gates = blocks[net->cell] - (net->coupled != RNNKERN_UNCOUPLED);
     const int64_t units = net->hidden_size, width = net->proj_size ? net->proj_size : units;

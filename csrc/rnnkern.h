@@ -54,7 +54,6 @@ typedef enum {
     RNNKERN_INDRNN,     /* one */
     RNNKERN_SRU,        /* n f r x; its state is c alone, h is an output */
     RNNKERN_MINGRU,     /* z n */
-    RNNKERN_UGRNN,      /* g c */
     RNNKERN_CELLS
 } rnnkern_cell;
 typedef enum { RNNKERN_FLOAT32, RNNKERN_FLOAT64 } rnnkern_dtype;
@@ -162,8 +161,7 @@ typedef struct {
 /* A trace is dense, (L*D, T, B, V, H), and zero behind lengths and behind a projected h. The V vectors are
  *   RNN, IndRNN a h (a: before the activation)      LSTM i f g o h c, coupled e g o h c
  *   GRU n r z u h (u = U h + b_hh of n)             GRU reset-before n r z h
- *   MGU n f h                                       SRU n f r x h c                        minGRU z n h
- *   UGRNN g c h */
+ *   MGU n f h                                       SRU n f r x h c                        minGRU z n h */
 
 typedef struct {
     size_t packed;             /* packed weights */

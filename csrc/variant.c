@@ -14,7 +14,6 @@
 #include "kernels/indrnn.h"
 #include "kernels/sru.h"
 #include "kernels/mingru.h"
-#include "kernels/ugrnn.h"
 #include "kernels/cells.h"
 #include "kernels/plan.h"
 #include "kernels/job.h"

@@ -15,17 +15,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import Case, Data, as_tuple, make
+from cases import DROPOUT_SEED, Case, Data, as_tuple, make
 from support import (
     CELLS,
+    VARIANTS,
     Array,
     Recording,
     assert_bits,
     assert_same_bits,
     backward,
     core_outputs,
+    function_options,
     inference,
     named,
+    regularization,
+    shaken,
 )
 
 from rnnkern import _core, functional, isa, reference
@@ -99,6 +103,32 @@ def by_row(out: dict[str, Array], rows: Any, length: int | None = None) -> dict[
     picked = {name: out[name][:length, rows] for name in ("y", "x")}
     states = {name: a for name, a in out.items() if name.startswith(("hx", "restart"))}
     return picked | {name: a[:, rows] for name, a in states.items() if a.ndim == 3}
+
+
+def variant(name: str, H: int, **options: Any) -> Any:
+    cls, own = VARIANTS[name]
+    masks = {"dropout": 0.2, "regularization": regularization(cls, 0.2)}
+    return shaken(cls(5, H, 2, seed=0, **masks, **own, **options))
+
+
+def variant_results(layer: Any, x: Array, dy: Array, hx: Any, **options: Any) -> dict[str, Array]:
+    """By row, the rows first: outputs, states, gradients of them, and their norms."""
+    threads = options.get("num_threads")
+    y, hx_n, tape = layer.record(x, hx, dropout_seed=DROPOUT_SEED, **options)
+    row_grads = options.get("checkpoint") is None
+    layer.zero_grad()
+    keywords = {"clip_state_grad": 1e3, "state_grads": True, "num_threads": threads}
+    dx, dhx = tape.backward(dy, hx_n, retain=True, **keywords)
+    out = {"y": y, "x": dx} | {
+        f"{name}[{i}]": a
+        for name, states in (("hx_n", hx_n), ("hx", dhx), ("norms", tape.state_grad_norms))
+        for i, a in enumerate(as_tuple(states))
+    }
+    out = {name: a.swapaxes(0, -1 if name.startswith("norms") else 1) for name, a in out.items()}
+    if row_grads:
+        tape.backward(dy, hx_n, row_grads=True, **keywords)
+        out |= tape.row_grads
+    return out
 
 
 # Alone, or in any batch and position
@@ -274,6 +304,31 @@ def test_num_threads(cell: str, threads: int) -> None:
         assert_same_bits(got, {name: want[name] for name in got})
 
 
+TEAMWORK = {"rows": (40, 64, 64, True), "units": (30, 1, 256, False)}  # T, B, H, both directions
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("split", TEAMWORK)
+def test_num_threads_of_variants(name: str, split: str) -> None:
+    T, B, H, bidirectional = TEAMWORK[split]
+    layer, rng = variant(name, H, bidirectional=bidirectional), np.random.default_rng(3)
+    x = rng.standard_normal((T, B, 5)).astype(np.float32)
+    dy = rng.standard_normal((T, B, layer._structure.features)).astype(np.float32)
+    ragged = {"lengths": np.maximum(T - np.arange(B), 0), "resets": rng.random((T, B)) < 0.05}
+    results = []
+    for threads, checkpoint in ((1, None), (2, None), (3, "auto"), (5, "gates")):
+        same = {"checkpoint": checkpoint, "num_threads": threads}
+        plan = layer.plan(T, B, ragged["lengths"], record=True, **same)
+        assert (plan.threads, plan.split) == (threads, split if threads > 1 else None)
+        found = variant_results(layer, x, dy, None, **ragged, **same)
+        found = {key: a for key, a in found.items() if key not in layer.params}
+        found |= {key: g.copy() for key, g in layer.grads.items()}
+        found["inference"] = layer(x, num_threads=threads, **ragged)[0]
+        results.append(found)
+    for found in results[1:]:
+        assert_same_bits(found, results[0])
+
+
 # Levels
 
 
@@ -423,6 +478,48 @@ def test_bad_numbers_as_in_the_reference(cell: str, bad: float) -> None:
         got = data.outputs(Recording())
         for name, a in want.items():
             np.testing.assert_allclose(got[name], a, 1e-12, 1e-12, err_msg=f"{place} {name}")
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("where", ["x", "hx", "dy"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_bad_numbers_stay_in_their_row_of_variants(name: str, where: str, bad: float) -> None:
+    layer, rng = variant(name, 20, bidirectional=True), np.random.default_rng(3)
+    x = rng.standard_normal((7, 9, 5)).astype(np.float32)
+    y, state = layer(x, lengths=[7, 3, 0, 5, 7, 1, 7, 2, 6])
+    hx = tuple(rng.standard_normal(s.shape).astype(np.float32) for s in as_tuple(state))
+    given = {"x": x, "dy": np.cos(y), "hx": hx if isinstance(state, tuple) else hx[0]}
+    want = variant_results(layer, **given)
+    others = np.arange(9) != 4
+    as_tuple(given[where])[-1][0, 4, ::3] = bad
+    for checkpoint in (None, 3):
+        got = variant_results(layer, **given, checkpoint=checkpoint)
+        for key, a in got.items():
+            assert_bits(a[others], want[key][others], key)
+        touched = any(not np.array_equal(a[4], want[key][4], True) for key, a in got.items())
+        assert touched
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_bad_numbers_in_variants_as_in_the_reference(name: str, bad: float) -> None:
+    layer, rng = variant(name, 19, dtype=np.float64), np.random.default_rng(3)
+    stem, own = layer._cell, function_options(VARIANTS[name][1])
+    for place in ("x", "dy"):
+        x, dy = rng.standard_normal((5, 4, 5)), rng.standard_normal((5, 4, layer._structure.width))
+        {"x": x, "dy": dy}[place][0, 2, 0] = bad
+        results = []
+        for module in (functional, reference):
+            keywords = {"dropout": 0.2, "regularization": layer.regularization, "seed": 3}
+            with np.errstate(all="ignore"):
+                forward = getattr(module, f"{stem}_forward")
+                y, state, tape = forward(x, layer.params, record=True, **keywords, **own)
+                dx, dhx, grads = getattr(module, f"{stem}_backward")(tape, dy)
+            results.append({"y": y, "x": dx, **dict(enumerate(as_tuple(state) + as_tuple(dhx))),
+                            **grads})  # fmt: skip
+        got, want = results
+        for key, a in want.items():
+            np.testing.assert_allclose(got[key], a, 1e-12, 1e-12, err_msg=f"{place} {key}")
 
 
 def test_bad_numbers_go_forward_only(cell: str) -> None:

@@ -148,15 +148,16 @@ def test_files_copies_and_repr(tmp_path: Any) -> None:
         rk.GRU(I, H, learn_initial_state=1)
 
 
-def test_a_stream_starts_from_them() -> None:
-    layer, (x, _) = layer_of(rk.LSTM, bidirectional=False), arguments()
+@kinds
+def test_a_stream_starts_from_them(cls: Any, options: Any) -> None:
+    layer, (x, _) = layer_of(cls, options, bidirectional=False), arguments()
     stream = layer.stream(B)
     y, _ = layer(x)
     np.testing.assert_array_equal(np.stack([stream.step(step) for step in x]), y)
     stream.reset([1])
     np.testing.assert_array_equal(stream.step(x[0])[1], y[0, 1])
-    layer.params["initial_h_l0"][:] = 7
+    layer.params[names(layer, "")[0]][:] = 7
     twin = stream.fork()
     for again in (stream, twin):
         again.refresh()
-        assert (again.restart_state[0][0] == 7).all()
+        assert (parts(again.restart_state)[0][0] == 7).all()

@@ -12,7 +12,7 @@ import threading
 import tracemalloc
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,17 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import CASES, DROPOUT_SEED, Case, Data, as_tuple, make
-from support import CHECKPOINTS, Array, Recording, assert_bits, assert_same_bits
+from support import (
+    CHECKPOINTS,
+    VARIANTS,
+    Array,
+    Recording,
+    assert_bits,
+    assert_same_bits,
+    function_options,
+    regularization,
+    shaken,
+)
 
 import rnnkern as rk
 from rnnkern import _core, files, functional, reference
@@ -36,7 +46,7 @@ except ImportError:
 
 needs_torch = pytest.mark.skipif(not HAVE_TORCH, reason="torch is not installed")
 
-LAYERS = [rk.RNN, rk.LSTM, rk.GRU]
+LAYERS: list[Any] = [rk.RNN, rk.LSTM, rk.GRU, rk.MGU, rk.IndRNN, rk.SRU, rk.MinGRU]
 CELLS = [rk.RNNCell, rk.LSTMCell, rk.GRUCell]
 
 # Everything together: stacked, both directions, ragged, resets, restart states, dropout.
@@ -162,8 +172,8 @@ def test_one_sequence_is_a_batch_of_one(cls: type, batch_first: bool) -> None:
         assert_bits(one[name], np.squeeze(a, where), name)
 
 
-def layer_results(layer: Any, x: Array, lengths: Any = None) -> dict[str, Array]:
-    y, hx_n, tape = layer.record(x, lengths=lengths)
+def layer_results(layer: Any, x: Array, lengths: Any = None, **options: Any) -> dict[str, Array]:
+    y, hx_n, tape = layer.record(x, lengths=lengths, **options)
     return named(y, hx_n, *tape.backward(y, hx_n))
 
 
@@ -213,25 +223,30 @@ def test_output_array_and_no_output() -> None:
 
 
 def torch_twin(layer: Any, **options: Any) -> Any:
-    names = ("num_layers", "bias", "batch_first", "bidirectional", "nonlinearity")
+    names = ("num_layers", "bias", "batch_first", "bidirectional", "nonlinearity", "proj_size")
     chosen = {name: getattr(layer, name) for name in names if name in vars(layer)}
     cls = getattr(torch.nn, type(layer).__name__)
     return cls(layer.input_size, layer.hidden_size, **chosen, dtype=torch.float64, **options)
 
 
+OF_TORCH: list[dict[str, Any]] = [
+    {},
+    {"num_layers": 3, "bidirectional": True},
+    {"num_layers": 2, "batch_first": True, "bias": False},
+    {"bidirectional": True, "batch_first": True},
+]
+
+
 @needs_torch
 @pytest.mark.parametrize("lengths", [None, [4, 7, 1]])
 @pytest.mark.parametrize(
-    "options",
+    ("cls", "options"),
     [
-        {},
-        {"num_layers": 3, "bidirectional": True},
-        {"num_layers": 2, "batch_first": True, "bias": False},
-        {"bidirectional": True, "batch_first": True},
+        *((cls, options) for cls in (rk.RNN, rk.LSTM, rk.GRU) for options in OF_TORCH),
+        *((rk.LSTM, {**options, "proj_size": p}) for p, options in enumerate(OF_TORCH, 2)),
     ],
     ids=str,
 )
-@each_class
 def test_torch(cls: type, options: dict[str, Any], lengths: Any) -> None:
     layer = cls(5, 6, **options, dtype=np.float64, seed=0)
     twin = torch_twin(layer)
@@ -243,7 +258,7 @@ def test_torch(cls: type, options: dict[str, Any], lengths: Any) -> None:
     x = normal(3, 7, 5, dtype=np.float64) if layer.batch_first else normal(7, 3, 5, dtype=float)
     count = layer.num_layers * (2 if layer.bidirectional else 1)
     state = normal(count, 3, 6, dtype=np.float64)
-    hx = (state, 2 * state) if cls is rk.LSTM else state
+    hx = (state[..., : options.get("proj_size", 6)], 2 * state) if cls is rk.LSTM else state
     y, hx_n, tape = layer.record(x, hx, lengths=lengths)
     dx, dhx = tape.backward(np.cos(y), hx)
 
@@ -399,24 +414,103 @@ def test_layer_options_are_checked(
         cls(3, 4, **{name: value})
 
 
-@pytest.mark.parametrize(
-    ("cls", "name", "value", "error"),
-    [
-        (rk.RNN, "nonlinearity", "sigmoidal", ValueError),
-        (rk.RNN, "nonlinearity", ["tanh"], ValueError),
-        (rk.RNNCell, "nonlinearity", None, ValueError),
-        (rk.GRU, "reset_after", 1, TypeError),
-        (rk.GRUCell, "reset_after", "no", TypeError),
-        (rk.LSTM, "proj_size", 4, ValueError),
-    ],
-)
-def test_own_options_are_checked(cls: type, name: str, value: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match=f"^{name}: "):
-        cls(3, 4, **{name: value})
-    others = {rk.RNN, rk.LSTM, rk.GRU, rk.RNNCell, rk.LSTMCell, rk.GRUCell} - {cls}
-    for other in others - {rk.RNN, rk.RNNCell, rk.GRU, rk.GRUCell}:
-        with pytest.raises(TypeError, match=name):
-            other(3, 4, **{name: value})
+NUMBER, ABOVE = "expected a number", "expected a (finite )?number above 0"
+OWN_OPTIONS: list[tuple[list[Any], dict[str, Any], type, str]] = [
+    ([rk.RNN], {"nonlinearity": "sigmoidal"}, ValueError,
+     "nonlinearity: expected 'sigmoid', .* or 'softplus', got 'sigmoidal'"),
+    *[([rk.RNN, rk.RNNCell, rk.IndRNN], {"nonlinearity": value}, ValueError,
+       f"nonlinearity: {expected}, got ")
+      for value, expected in [
+          (None, "expected 'sigmoid', .*"), (["tanh"], "expected 'sigmoid', .*"),
+          (("elu", 1, 2), "expected at most 1 parameters of 'elu'"),
+          (("tanh", 1), "expected no parameters of 'tanh'"),
+      ]],
+    *[([rk.RNN, rk.IndRNN], {"nonlinearity": value}, error, f"{of} in nonlinearity: expected {says}")
+      for value, of, error, says in [
+          (("elu", "1"), "alpha of elu", TypeError, "a number, got '1'"),
+          (("affine", 1, np.inf), "beta of affine", ValueError, "a finite number, got inf"),
+          (("hard_sigmoid", np.nan), "alpha of hard_sigmoid", ValueError, "a finite number, got nan"),
+          *[((name, -1), f"alpha of {name}", ValueError, "a number of at least 0, got -1")
+            for name in ("leaky_relu", "thresholded_relu", "elu")],
+          (("scaled_tanh", 0), "alpha of scaled_tanh", ValueError, "a number other than 0, got 0"),
+      ]],
+    *[([cls], {"activations": value}, ValueError,
+       rf"activations: expected {n} activations of the {cls.__name__} \({parts}\), got ")
+      for cls, n, parts in [
+          (rk.LSTM, 3, "gate, candidate, output"), (rk.GRU, 2, "gate, candidate"),
+          (rk.MGU, 2, "gate, candidate"), (rk.SRU, 2, "gate, output"),
+          (rk.MinGRU, 2, "gate, candidate"),
+      ]
+      for value in ("tanh", None, ["tanh"], ("tanh",) * 4, {"gate": "tanh"})],
+    ([rk.GRU, rk.MGU, rk.MinGRU], {"activations": ("tanh", "tan")}, ValueError,
+     r"activations \(candidate\): expected 'sigmoid', .*, got 'tan'"),
+    ([rk.LSTM], {"activations": ("tanh", "tanh", ("elu", -1))}, ValueError,
+     r"alpha of elu in activations \(output\): expected a number of at least 0, got -1"),
+    *[(classes, {name: value}, error, f"{name}: {says}, got ")
+      for classes, name in [([rk.RNN, rk.LSTM, rk.GRU], "clip"), ([rk.LSTM], "cell_clip"),
+                            ([rk.RNN, rk.LSTM, rk.GRU], "norm_eps")]
+      for value, error, says in [
+          (0, ValueError, ABOVE), (-1.5, ValueError, ABOVE), (np.nan, ValueError, ABOVE),
+          (np.inf, ValueError, "expected a finite number above 0"), ("1", TypeError, NUMBER),
+          ([1], TypeError, NUMBER),
+      ]],
+    ([rk.LSTM], {"norm_eps": None}, TypeError, "norm_eps: expected a number, got None"),
+    *[(classes, {name: value}, TypeError, f"{name}: expected True or False, got ")
+      for classes, name in [([rk.RNN, rk.LSTM, rk.GRU], "layer_norm"), ([rk.LSTM], "peephole"),
+                            ([rk.GRU, rk.GRUCell], "reset_after")]
+      for value in (1, None, "no")],
+    ([rk.GRU], {"layer_norm": True, "reset_after": False}, ValueError,
+     "layer_norm: expected False with reset_after=False, got True"),
+    *[([rk.LSTM], {"coupled": value}, ValueError, "coupled: expected 'input' or 'forget', got ")
+      for value in ("output", True, 0)],
+    *[([rk.LSTM], {"proj_size": n}, ValueError,
+       f"proj_size: expected less than hidden_size = 4, got {n}") for n in (4, 5)],
+    ([rk.LSTM], {"proj_size": -1}, ValueError, "proj_size: expected an integer of at least 0"),
+    *[([rk.LSTM], {"proj_size": value}, TypeError, "proj_size: expected an integer of at least 0")
+      for value in (2.0, True, None)],
+    *[(LAYERS, {"regularization": value}, TypeError,
+       f"regularization: expected a rnnkern.Regularization or None, got {got}")
+      for value, got in [(0.5, "float"), ({}, "dict"), (rk.Regularization, "type")]],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("classes", "options", "error", "says"), OWN_OPTIONS)
+def test_own_options_are_checked(
+    classes: list[Any], options: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    for cls in classes:
+        with pytest.raises(error, match=f"^{says}"):
+            cls(3, 4, **options)
+
+
+@pytest.mark.parametrize("name", [*rk.LSTM._defaults(), "nonlinearity", "reset_after"])
+def test_options_of_other_classes_are_refused(name: str) -> None:
+    for cls in LAYERS + CELLS:
+        if name not in cls._defaults():
+            with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+                cls(3, 4, **{name: None})
+
+
+@pytest.mark.parametrize("cls", LAYERS)
+def test_what_a_cell_lacks_is_refused(cls: Any) -> None:
+    lacks = {
+        rk.RNN: ["candidate_dropout", "zoneout_c"], rk.LSTM: [], rk.GRU: ["zoneout_c"],
+        rk.MGU: ["zoneout_c"], rk.IndRNN: ["candidate_dropout", "weight_dropout", "zoneout_c"],
+        rk.SRU: ["hidden_dropout", "weight_dropout", "zoneout_h"],
+        rk.MinGRU: ["hidden_dropout", "weight_dropout", "zoneout_c"],
+    }[cls]  # fmt: skip
+    for field in fields(rk.Regularization):
+        given = rk.Regularization(**{field.name: True if field.name == "variational" else 0.5})
+        if field.name not in lacks:
+            assert cls(3, 4, regularization=given).regularization is given
+            continue
+        says = f"^regularization: the {cls.__name__} has no {field.name}, expected 0, got 0.5$"
+        layer = small(cls)
+        with pytest.raises(ValueError, match=says):
+            cls(3, 4, regularization=given)
+        with pytest.raises(ValueError, match=says):
+            layer.regularization = given
+        assert layer.regularization is None
 
 
 def test_options_can_be_numpy_scalars() -> None:
@@ -770,6 +864,57 @@ def test_names_shapes_and_views() -> None:
         _ = plain.bias_ih_l0
 
 
+SQUARE = {"weight_ih": (4, 0), "weight_hh": (4, 4), "bias_ih": (4,), "bias_hh": (4,)}
+NORMS = {"norm_ih": (4,), "norm_hh": (4,)}
+OF_C = {"norm_c": (4,), "norm_c_bias": (4,)}
+# class, options, blocks of rows, P, and shapes for one block, where 0 stands for the inputs
+PARAMETERS: list[tuple[Any, dict[str, Any], int, int, dict[str, tuple[int, ...]]]] = [
+    (rk.RNN, {"layer_norm": True}, 1, 4, {**SQUARE, **NORMS}),
+    (rk.LSTM, {"proj_size": 3}, 4, 3, {**SQUARE, "weight_hh": (4, 3), "weight_hr": (3, 4)}),
+    (rk.LSTM, {"layer_norm": True}, 4, 4, {**SQUARE, **NORMS, **OF_C}),
+    (rk.LSTM, {"peephole": True, "proj_size": 1, "layer_norm": True}, 4, 1,
+     {**SQUARE, "weight_hh": (4, 1), "weight_hr": (1, 4), "weight_ch": (12,), **NORMS, **OF_C}),
+    (rk.LSTM, {"peephole": True, "coupled": "input"}, 3, 4, {**SQUARE, "weight_ch": (8,)}),
+    (rk.LSTM, {"coupled": "forget"}, 3, 4, SQUARE),
+    (rk.GRU, {"layer_norm": True}, 3, 4, {**SQUARE, **NORMS}),
+    (rk.MGU, {}, 2, 4, SQUARE),
+    (rk.IndRNN, {}, 1, 4, {"weight_ih": (4, 0), "weight_hh": (4,), "bias_ih": (4,)}),
+    (rk.SRU, {}, 4, 4, {"weight_ih": (4, 0), "bias_ih": (4,), "weight_ch": (8,)}),
+    (rk.MinGRU, {}, 2, 4, {"weight_ih": (4, 0), "bias_ih": (4,)}),
+]  # fmt: skip
+OF_ALL_GATES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "norm_ih", "norm_hh")
+
+
+@pytest.mark.parametrize(("cls", "options", "blocks", "width", "shapes"), PARAMETERS)
+@pytest.mark.parametrize("bias", [True, False])
+def test_parameters_that_options_bring(
+    cls: Any, options: Any, blocks: int, width: int, shapes: Any, bias: bool
+) -> None:
+    more = {"bias": bias, "bidirectional": True, "learn_initial_state": True, "seed": 0}
+    layer = cls(3, 4, 2, **options, **more)
+    want = {}
+    for k, suffix in [(k, suffix) for k in (0, 1) for suffix in ("", "_reverse")]:
+        for kind, shape in shapes.items():
+            if bias or not kind.startswith("bias"):
+                rows = shape[0] * (blocks if kind in OF_ALL_GATES else 1)
+                columns = tuple(n or (2 * width if k else 3) for n in shape[1:])
+                want[f"{kind}_l{k}{suffix}"] = (rows, *columns)
+    states = {"h": width, "c": 4}
+    for state in {rk.LSTM: "hc", rk.SRU: "c"}.get(cls, "h"):
+        places = ["l0", "l0_reverse", "l1", "l1_reverse"]
+        want |= {f"initial_{state}_{place}": (states[state],) for place in places}
+    assert {name: p.shape for name, p in layer.params.items()} == want
+    assert list(layer.params) == list(layer.grads) == list(layer.state_dict()) == list(want)
+    for name, p in layer.params.items():
+        if name.startswith(("norm_c_bias", "initial")):
+            assert (p == 0).all()
+        elif name.startswith("norm"):
+            assert (p == 1).all()
+        else:
+            assert 0.02 < np.abs(p).max() <= 0.5
+            assert len(np.unique(p)) == p.size
+
+
 def test_a_wrong_state_dict_names_every_fault_and_loads_nothing() -> None:
     layer = small(rk.GRU)
     state, before = layer.state_dict(), layer.flat_params.copy()
@@ -809,13 +954,73 @@ def test_a_step_down_the_gradient_lowers_the_loss(cls: type) -> None:
         "RNNCell(3, 4, nonlinearity='relu')",
         "LSTMCell(3, 4, bias=False)",
         "GRUCell(3, 4, reset_after=False, dtype=float64)",
+        "LSTM(3, 4, proj_size=2, peephole=True, coupled='input', clip=1.5, cell_clip=2.0, "
+        "layer_norm=True, norm_eps=0.1, learn_initial_state=True)",
+        "LSTM(3, 4, activations=('sigmoid', ('elu', 0.5), ('affine', 1.0, 2.0)))",
+        "RNN(3, 4, nonlinearity=('leaky_relu', 0.3), layer_norm=True, "
+        "regularization=Regularization(zoneout_h=0.5, variational=True))",
+        "GRU(3, 4, reset_after=False, activations=('hard_sigmoid', 'tanh'), clip=1.0)",
+        "MGU(3, 4, num_layers=2, regularization=Regularization())",
+        "IndRNN(3, 4, bias=False, nonlinearity='tanh')",
+        "SRU(3, 4, bidirectional=True, activations=('sigmoid', 'tanh'))",
+        "MinGRU(3, 4, activations=('sigmoid', ('scaled_tanh', 2.0)), dtype=float64)",
     ],
 )
 def test_repr_shows_what_is_not_the_default(text: str) -> None:
-    layer = eval(f"rk.{text}", {"rk": rk, "float64": np.float64})
+    known = {"rk": rk, "float64": np.float64, "Regularization": rk.Regularization}
+    layer = eval(f"rk.{text}", known)
     assert repr(layer) == text
     snapshot = "FrozenCell" if "Cell" in text else "Frozen"
     assert repr(layer.freeze()) == f"{snapshot}({text})"
+
+
+def test_options_are_kept_in_their_shortest_form() -> None:
+    """Where parameters are the default a name, else a tuple of floats."""
+    layer = rk.LSTM(3, 4, activations=[("hard_sigmoid", 1 / 6), ["elu", 1], ("affine", 2, 0)],
+                    clip=np.float32(2), norm_eps=1)  # fmt: skip
+    assert layer.activations == ("hard_sigmoid", "elu", ("affine", 2.0))
+    assert [type(layer.clip), type(layer.norm_eps), type(layer.activations[2][1])] == [float] * 3
+
+
+@sequential
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_option_in_copies_and_files(name: str, tmp_path: Path) -> None:
+    cls, options = VARIANTS[name]
+    more = {"dropout": 0.2, "learn_initial_state": True, "batch_first": True, "seed": 0}
+    more["regularization"] = regularization(cls, 0.3, variational=True)
+    layer = shaken(cls(3, 18, 2, bidirectional=True, **options, **more))
+    x = normal(2, 6, 3)
+    layer.save(tmp_path / "layer")
+    twins = [rk.load(tmp_path / "layer"), *(duplicate(layer) for duplicate in DUPLICATES)]
+    for twin in twins:
+        assert repr(twin) == repr(layer)
+        for option in cls._defaults():
+            assert getattr(twin, option) == getattr(layer, option), option
+        assert list(twin.params) == list(layer.params)
+        assert_same_bits(named(*twin(x)), named(*layer(x)))
+        assert_same_bits(
+            layer_results(twin, x, dropout_seed=3), layer_results(layer, x, dropout_seed=3)
+        )
+        assert_bits(twin.flat_grads, layer.flat_grads)
+        layer.zero_grad()
+    assert_same_bits(named(*layer.freeze()(x)), named(*layer(x)))
+
+
+@sequential
+@pytest.mark.parametrize("cls", [rk.RNN, rk.LSTM, rk.GRU])
+def test_files_of_earlier_versions(cls: type, tmp_path: Path) -> None:
+    """They lack the options that did not exist, which are then the default."""
+    options = {"num_layers": 2, "bidirectional": True, "dropout": 0.5}
+    layer = small(cls, **options)
+    path, header, arrays = saved(layer, tmp_path)
+    known = {"input_size", "hidden_size", "bias", "batch_first", "nonlinearity", "reset_after"}
+    kept = {n: v for n, v in header["options"].items() if n in known | options.keys()}
+    assert kept.keys() < header["options"].keys()
+    rewrite(path, header | {"options": kept}, arrays)
+    twin = rk.load(path)
+    assert repr(twin) == repr(layer)
+    assert_same_bits(named(*twin(X)), named(*layer(X)))
+    assert_bits(twin.record(X)[0], layer.record(X)[0])
 
 
 class Encoder(rk.LSTM):
@@ -936,6 +1141,33 @@ def test_memory_estimate_is_what_the_kernels_ask_for(case: Case, checkpoint: Any
         assert {name: got[name] for name in want} == want
     one, four = (layer.memory_estimate(400, 100, num_threads=n)["workspace"] for n in (1, 4))
     assert one < four
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("p", [0.0, 0.3])
+def test_memory_estimate_of_variants(name: str, p: float) -> None:
+    """What the kernels ask for, from layers and from functions."""
+    cls, options = VARIANTS[name]
+    layer = cls(6, 20, 2, dropout=p, regularization=regularization(cls, p), **options)
+    lengths = np.array([9, 0, 4, 7, 9])
+    known = functional.memory_estimate
+    for checkpoint in CHECKPOINTS:
+        y, hx_n, tape = layer.record(normal(9, 5, 6), lengths=lengths, checkpoint=checkpoint)
+        packed, size, *workspaces = _core.sizes(tape._packed.net, tape._call)
+        got = layer.memory_estimate(9, 5, lengths, checkpoint)
+        assert (got["tape"], got["packed"]) == (size, packed) == (tape.nbytes, packed)
+        assert got["outputs"] == y.nbytes + sum(s.nbytes for s in as_tuple(hx_n))
+        masked = sum(g.nbytes for n, g in layer.grads.items() if n.startswith("weight_hh"))
+        masked *= bool(layer.regularization.weight_dropout)
+        forward, backward = workspaces
+        assert got["workspace"] == max(forward, backward + masked)
+        assert got == known(
+            layer.params, layer._cell, 9, 5, lengths=lengths, checkpoint=checkpoint, dropout=p,
+            regularization=layer.regularization, **function_options(options),
+        )  # fmt: skip
+    inference = layer.memory_estimate(9, 5, lengths, record=False)
+    assert inference["tape"] == 0
+    assert inference["outputs"] == got["outputs"]
 
 
 def test_auto_is_the_root_of_the_longest_length() -> None:

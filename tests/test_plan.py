@@ -64,6 +64,38 @@ def test_checkpoint_and_bytes(checkpoint, kept):
     assert BIG.plan(100, 4).checkpoint == "nothing, inference"
 
 
+@pytest.mark.parametrize("record", [False, True])
+@pytest.mark.parametrize(
+    ("layer", "inside", "around"),
+    [
+        (BIG, [], []),
+        (SMALL, [], []),
+        (rk.GRU(3, 16, reset_after=False), [], []),
+        (rk.RNN(3, 16, nonlinearity="relu"), ["candidate=relu"], []),
+        (rk.LSTM(3, 16, activations=(("hard_sigmoid", 0.2), "tanh", ("elu", 1.0))),
+         ["gate=hard_sigmoid(0.2, 0.5)", "output=elu(1, 0)"], []),
+        (rk.LSTM(3, 16, proj_size=4, peephole=True, coupled="input", clip=2, cell_clip=3.5),
+         ["proj_size=4", "peephole=True", "coupled=input", "clip=2.0", "cell_clip=3.5"], []),
+        (rk.GRU(3, 16, layer_norm=True), ["layer_norm=True"], []),
+        *((cls(3, 16), [], []) for cls in (rk.MGU, rk.IndRNN, rk.SRU, rk.MinGRU)),
+        (rk.SRU(3, 16, activations=("sigmoid", "tanh")), ["output=tanh"], []),
+        (rk.LSTM(3, 16, regularization=rk.Regularization(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, True)),
+         ["hidden_dropout=0.3", "candidate_dropout=0.4", "zoneout_h=0.6", "zoneout_c=0.7"],
+         ["input_dropout=0.1", "output_dropout=0.2", "weight_dropout=0.5", "variational=True"]),
+    ],
+    ids=lambda value: repr(value) if not isinstance(value, list) else "",
+)  # fmt: skip
+def test_options(layer, inside, around, record):
+    """What is not plain; of regularisation what acts, which in inference is zoneout."""
+    plan = layer.plan(10, 4, record=record)
+    if not record:
+        inside = [word for word in inside if "dropout" not in word]
+        around = []
+    assert plan.options == (*inside, *around)
+    assert plan.path == ("fused, with options" if inside else "fused")
+    assert plan.bytes == layer.memory_estimate(10, 4, record=record)
+
+
 def test_lengths_count():
     lengths = np.full(16, 1)
     assert SMALL.plan(1000, 16, num_threads=2).split == "rows"

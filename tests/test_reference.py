@@ -30,7 +30,7 @@ except ImportError:
 Array = npt.NDArray[Any]
 
 CELLS = ["rnn_tanh", "rnn_relu", "lstm", "gru_after", "gru_before"]
-NEW_CELLS = ["mgu", "indrnn", "sru", "mingru", "ugrnn"]
+NEW_CELLS = ["mgu", "indrnn", "sru", "mingru"]
 
 
 def each(cases: list[Case]) -> pytest.MarkDecorator:
@@ -52,7 +52,7 @@ def assert_same(got: dict[str, Array], want: dict[str, Array], tolerance: float 
 # Variants: cells and options beside those of the table
 
 
-BLOCKS = {"rnn": 1, "lstm": 4, "gru": 3, "mgu": 2, "indrnn": 1, "sru": 4, "mingru": 2, "ugrnn": 2}
+BLOCKS = {"rnn": 1, "lstm": 4, "gru": 3, "mgu": 2, "indrnn": 1, "sru": 4, "mingru": 2}
 KINDS = ["dropout", "input_dropout", "output_dropout", "hidden_dropout", "candidate_dropout",
          "zoneout_h", "zoneout_c", "weight_dropout"]  # fmt: skip
 
@@ -162,15 +162,15 @@ FEATURES: list[tuple[list[str], dict[str, Any]]] = [  # what a variant can have,
     (LSTM, {"given": {"coupled": "forget"}}),
     (LSTM, {"given": {"activations": (HARD, ("scaled_tanh", 1.7, 0.6), "softplus")}}),
     (LSTM, {"given": {"activations": ("sigmoid", ("leaky_relu", 0.2), "identity")}}),
-    ([*GRUS, "mgu", "sru", "mingru", "ugrnn"], {"given": {"activations": (HARD, "softsign")}}),
-    ([*GRUS, "mgu", "sru", "mingru", "ugrnn"], {"given": {"activations": ("sigmoid", ("elu", 0.5))}}),
+    ([*GRUS, "mgu", "sru", "mingru"], {"given": {"activations": (HARD, "softsign")}}),
+    ([*GRUS, "mgu", "sru", "mingru"], {"given": {"activations": ("sigmoid", ("elu", 0.5))}}),
     (["rnn_tanh", "indrnn"], {"given": {"nonlinearity": ("thresholded_relu", 0.1)}}),
     (["rnn_tanh", "indrnn"], {"given": {"nonlinearity": ("affine", 0.6, 0.1)}}),
     (ALL, {"masks": {"input_dropout": 0.3, "output_dropout": 0.4}}),
     (ALL, {"dropout": 0.3, "masks": {"variational": True}}),
     ([c for c in ALL if c not in ("sru", "mingru")], {"masks": {"hidden_dropout": 0.3}}),
     ([c for c in ALL if c not in ("rnn_tanh", "indrnn")], {"masks": {"candidate_dropout": 0.3}}),
-    (["rnn_tanh", *GATED, "mgu", "ugrnn"], {"masks": {"weight_dropout": 0.3}}),
+    (["rnn_tanh", *GATED, "mgu"], {"masks": {"weight_dropout": 0.3}}),
     ([c for c in ALL if c != "sru"], {"masks": {"zoneout_h": 0.3}}),
     (["lstm", "sru"], {"masks": {"zoneout_c": 0.4}}),
     (ALL, {"given": {"record": False}, "masks": {"output_dropout": 0.4}}),
@@ -472,7 +472,7 @@ def test_masks_do_not_depend_on_chunks(case: Variant, variational: bool) -> None
 
 
 @each([replace(v, bidirectional=True, L=2, masks={"weight_dropout": 0.4}) for v in PLAIN
-       if v.cell in ("rnn_tanh", *GATED, "mgu", "ugrnn")])  # fmt: skip
+       if v.cell in ("rnn_tanh", *GATED, "mgu")])  # fmt: skip
 def test_weight_dropout_is_a_call_with_other_weights(case: Variant) -> None:
     data = draw(case)
     factors = {}
@@ -829,11 +829,6 @@ class TorchCell:
         s, g = self.f
         a_z, a_n = wx.split(self.v.H, dim=1)
         return {"h": torch.lerp(h, m * g(a_n), s(a_z))}
-
-    def ugrnn(self, wx: Any, h: Any, hd: Any, c: Any, m: Any) -> dict[str, Any]:
-        s, t = self.f
-        a_g, a_c = (wx + self.uh(hd)).split(self.v.H, dim=1)
-        return {"h": torch.lerp(m * t(a_c), h, s(a_g))}
 
 
 ONE_SWEEP = [

@@ -1,9 +1,11 @@
 """Truncated backpropagation through time against its definition."""
 
+import copy
 from typing import Any
 
 import numpy as np
 import pytest
+from support import VARIANTS, regularization, shaken
 
 import rnnkern as rk
 from rnnkern import reference
@@ -74,6 +76,41 @@ def test_the_value_crosses_the_border_and_the_gradient_does_not(cls: Any) -> Non
     np.testing.assert_array_equal(layer.flat_grads, cut)
 
 
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("k1", [23, 9, 4])
+def test_masks_are_those_of_the_whole(name: str, k1: int) -> None:
+    """Chunks that go back to the start have gradients that add up to those of the whole."""
+    cls, options = VARIANTS[name]
+    more: dict[str, Any] = {"dropout": 0.2, "regularization": regularization(cls, 0.2)}
+    layer = shaken(cls(I, 18, 2, dtype=np.float64, seed=1, **options, **more))
+    x, _ = inputs()
+    settings = {"dropout_seed": 7, "first_step": 100, "resets": np.arange(T * B).reshape(T, B) == 40}
+    y, state, tape = layer.record(x, **settings)
+    tape.backward(np.cos(y))
+    want = layer.flat_grads.copy()
+    layer.zero_grad()
+    chunks = list(truncated_bptt(layer, x, k1=k1, k2=2 * T, **settings))
+    np.testing.assert_array_equal(np.concatenate([chunk.y for chunk in chunks]), y)
+    states = (s if isinstance(s, tuple) else (s,) for s in (chunks[-1].hx_n, state))
+    for got, expected in zip(*states, strict=True):
+        np.testing.assert_array_equal(got, expected)
+    for chunk in chunks:
+        chunk.backward(np.cos(chunk.y))
+    np.testing.assert_allclose(layer.flat_grads, want, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["lstm", "sru"])
+def test_masks_are_those_of_the_whole_in_chunks_that_overlap(name: str) -> None:
+    """Their outputs, from states that were advanced with masks."""
+    cls, options = VARIANTS[name]
+    more: dict[str, Any] = {"dropout": 0.2, "regularization": regularization(cls, 0.2)}
+    layer = shaken(cls(I, 18, 2, seed=1, batch_first=True, **options, **more))
+    x = inputs()[0].astype(np.float32).swapaxes(0, 1)
+    y, _, _ = copy.deepcopy(layer).record(x)
+    found = [chunk.y for chunk in truncated_bptt(layer, x, k1=5, k2=8)]
+    np.testing.assert_array_equal(np.concatenate(found, axis=1), y)  # and one seed drawn for all
+
+
 def test_a_state_that_is_carried_between_unrelated_sequences_leaks() -> None:
     x, _ = inputs()
     layer = layer_of(rk.LSTM)
@@ -130,6 +167,8 @@ def test_training_in_between_changes_what_follows() -> None:
         ({"k1": 5, "k2": 4}, "k2"),
         ({"k1": 1.5}, "k1"),
         ({"k1": 2, "k2": 0}, "k2"),
+        ({"k1": 2, "first_step": -1}, "first_step"),
+        ({"k1": 2, "first_step": True}, "first_step"),
     ],
 )
 def test_wrong_options(options: Any, word: str) -> None:

@@ -92,7 +92,6 @@ def alone() -> list[Variant]:
         rk.IndRNN: [{}, {"nonlinearity": "tanh"}],
         rk.SRU: [{}, {"activations": ("hard_sigmoid", "tanh")}],
         rk.MinGRU: [{}, {"activations": ("sigmoid", "tanh")}],
-        rk.UGRNN: [{}],
     }  # fmt: skip
     found = [Variant(cls, o) for cls, many in options.items() for o in many]
     found += [Variant(cls, {}, r) for cls in options for r in regularizations(cls)]

@@ -1,8 +1,8 @@
 """Runs RNN, LSTM and GRU nodes of ONNX for the outside oracle onnx_backend_runner.py.
 
-rnnkern has all that the operators' text asks for but direction="reverse" alone, for which the
-sequences are turned around within their lengths here, and activations that differ between the two
-directions.
+rnnkern has all that the operators' text asks for, but: direction="reverse" alone, for which the
+sequences are turned around here, within their lengths; activations that differ between the two
+directions, float16, and a few alphas that training cannot have, which are refused.
 """
 
 from typing import Any
@@ -30,6 +30,7 @@ ACTIVATIONS: dict[str, tuple[str, float | None, float | None]] = {  # defaults o
     "hardsigmoid": ("hard_sigmoid", 0.2, 0.5),
     "elu": ("elu", 1.0, None),
 }
+NOT_NEGATIVE = ("leaky_relu", "thresholded_relu", "elu")  # their alphas
 Array = np.ndarray
 
 
@@ -137,6 +138,8 @@ def activations(op_type: str, attributes: dict[str, Any], directions: int) -> tu
             for values, default in zip(given, defaults, strict=True)
             if default is not None
         ]
+        if (ours in NOT_NEGATIVE and numbers[0] < 0) or (ours == "scaled_tanh" and not numbers[0]):
+            raise NotImplementedError(f"activation {name} with alpha {numbers[0]}")
         found.append((ours, *numbers) if numbers else ours)
     forward, backward = found[: len(DEFAULTS[op_type])], found[-len(DEFAULTS[op_type]) :]
     if forward != backward:

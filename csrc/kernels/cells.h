@@ -254,7 +254,7 @@ static const struct cell *cell_of(const rnnkern_net *net, const rnnkern_call *ca
     static const struct cell *const cells[RNNKERN_CELLS] = {
         [RNNKERN_RNN] = &rnn_cell, [RNNKERN_LSTM] = &lstm_cell,     [RNNKERN_GRU] = &gru_cell,
         [RNNKERN_MGU] = &mgu_cell, [RNNKERN_INDRNN] = &indrnn_cell, [RNNKERN_GRU_BEFORE] = &gru_before_cell,
-        [RNNKERN_SRU] = &sru_cell, [RNNKERN_MINGRU] = &mingru_cell, [RNNKERN_UGRNN] = &ugrnn_cell,
+        [RNNKERN_SRU] = &sru_cell, [RNNKERN_MINGRU] = &mingru_cell,
     };
     const struct cell *cell = cells[net->cell];
     if (is_usual(net, call, cell->usual))

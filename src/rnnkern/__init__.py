@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from . import activations, functional
 from .cells import GRUCell, LSTMCell, RNNCell
 from .files import load
-from .layers import GRU, LSTM, MGU, RNN, SRU, UGRNN, IndRNN, MinGRU
+from .layers import GRU, LSTM, MGU, RNN, SRU, IndRNN, MinGRU
 from .threads import get_num_threads, set_num_threads
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ __all__ = [
     "MGU",
     "RNN",
     "SRU",
-    "UGRNN",
     "GRUCell",
     "IndRNN",
     "LSTMCell",

@@ -131,7 +131,7 @@ cdef extern from "<stdatomic.h>" nogil:
 
 
 # In the order of the enums of rnnkern.h.
-CELLS = ("rnn", "lstm", "gru", "gru_before", "mgu", "indrnn", "sru", "mingru", "ugrnn")
+CELLS = ("rnn", "lstm", "gru", "gru_before", "mgu", "indrnn", "sru", "mingru")
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr", "weight_ch", "norm_ih", "norm_hh", "norm_c",
            "norm_c_bias")
@@ -146,7 +146,7 @@ SPLITS = ("auto", "rows", "units")
 TRACED = {
     "rnn": ("a", "h"), "lstm": ("i", "f", "g", "o", "h", "c"), "gru": ("n", "r", "z", "u", "h"),
     "gru_before": ("n", "r", "z", "h"), "mgu": ("n", "f", "h"), "indrnn": ("a", "h"),
-    "sru": ("n", "f", "r", "x", "h", "c"), "mingru": ("z", "n", "h"), "ugrnn": ("g", "c", "h"),
+    "sru": ("n", "f", "r", "x", "h", "c"), "mingru": ("z", "n", "h"),
 }
 TRACED_COUPLED = ("e", "g", "o", "h", "c")
 ALIGNMENT = RNNKERN_ALIGNMENT

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .cells import GRUCell, LSTMCell, RNNCell
-from .layers import GRU, LSTM, MGU, RNN, SRU, UGRNN, IndRNN, MinGRU
+from .layers import GRU, LSTM, MGU, RNN, SRU, IndRNN, MinGRU
 from .recurrent import Recurrent
 from .validation import Array, dropout_key
 
@@ -17,7 +17,7 @@ _FORMAT, _VERSION = "rnnkern", 1
 
 _CLASSES: dict[str, type[Recurrent]] = {
     cls.__name__: cls
-    for cls in (RNN, LSTM, GRU, MGU, IndRNN, SRU, MinGRU, UGRNN, RNNCell, LSTMCell, GRUCell)
+    for cls in (RNN, LSTM, GRU, MGU, IndRNN, SRU, MinGRU, RNNCell, LSTMCell, GRUCell)
 }
 
 

@@ -99,8 +99,6 @@ __all__ = [
     "rnn_forward",
     "sru_backward",
     "sru_forward",
-    "ugrnn_backward",
-    "ugrnn_forward",
 ]
 
 
@@ -550,29 +548,6 @@ def mingru_backward(
 ) -> tuple[Array | None, States, Mapping[str, Array]]:
     """Gradients (dx, dhx, grads) of ``mingru_forward(..., record=True)``, see ``Tape.backward``."""
     return _backward("mingru", tape, dy, dhx_n, **options)
-
-
-def ugrnn_forward(
-    x: ArrayLike,
-    params: Mapping[str, Array] | Packed,
-    hx: Any = None,
-    *,
-    activations: tuple[Activation, Activation] = ("sigmoid", "tanh"),
-    **options: Unpack[ForwardOptions],
-) -> Any:
-    """UGRNN (Collins et al. 2017, "Capacity and trainability in recurrent neural networks").
-
-    h' = g h + (1-g) c, g = s(W x + b_ih + U h + b_hh), c = t(W x + b_ih + U h + b_hh), with
-    activations (s, t).
-    """
-    return _forward(cell_options("ugrnn", activations=activations), x, params, hx, **options)
-
-
-def ugrnn_backward(
-    tape: Tape, dy: ArrayLike | None = None, dhx_n: Any = None, **options: Unpack[BackwardOptions]
-) -> tuple[Array | None, States, Mapping[str, Array]]:
-    """Gradients (dx, dhx, grads) of ``ugrnn_forward(..., record=True)``, see ``Tape.backward``."""
-    return _backward("ugrnn", tape, dy, dhx_n, **options)
 
 
 def memory_estimate(

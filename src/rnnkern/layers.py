@@ -39,11 +39,12 @@ from .tape import Tape
 from .validation import Array, dropout_key
 
 if TYPE_CHECKING:
+    from .describe import Description
     from .plan import Plan
     from .regularization import Regularization
     from .stream import Stream
 
-__all__ = ["GRU", "LSTM", "MGU", "RNN", "SRU", "UGRNN", "Frozen", "IndRNN", "MinGRU"]
+__all__ = ["GRU", "LSTM", "MGU", "RNN", "SRU", "Frozen", "IndRNN", "MinGRU"]
 
 _counting = threading.Lock()  # shared by all layers: held for an addition
 
@@ -280,6 +281,12 @@ class _Layer(Recurrent, _Sequences[S]):
         call = self._call(T, B, lengths, checkpoint, record, num_threads)
         bytes = functional.call_memory(self._structure, call, self.regularization)
         return plan_of(self._structure, call, bytes, self.regularization)
+
+    def describe(self, T: int = 1, B: int = 1) -> Description:
+        """Count parameters, multiply-adds of a step, and bytes of recording T steps of B rows."""
+        from .describe import description_of
+
+        return description_of(self._structure, repr(self), T, B, self.memory_estimate(T, B))
 
     def _call(
         self,

@@ -83,11 +83,6 @@ CELLS = {
         ("activations",),
         ("hidden_dropout", "weight_dropout", "zoneout_c"),
     ),
-    "ugrnn": Cell(
-        "UGRNN", "gc", ("h",), _GATED, _PLAIN,
-        ("activations",),
-        ("zoneout_c",),
-    ),
 }  # fmt: skip
 
 NAMES = tuple(name for name in CELLS if name != "gru_before")

@@ -19,7 +19,6 @@ static const struct {
     {"gru", RNNKERN_GRU, RNNKERN_USUAL},     {"gru_before", RNNKERN_GRU_BEFORE, RNNKERN_USUAL},
     {"mgu", RNNKERN_MGU, RNNKERN_USUAL},     {"indrnn", RNNKERN_INDRNN, RNNKERN_USUAL},
     {"sru", RNNKERN_SRU, RNNKERN_USUAL},     {"mingru", RNNKERN_MINGRU, RNNKERN_USUAL},
-    {"ugrnn", RNNKERN_UGRNN, RNNKERN_USUAL},
 };
 static const struct {
     const char *name;
@@ -164,10 +163,6 @@ const char *const case_table[] = {
     "mingru 2 2 6 33 4 6 - ragged sparse shared hx 0.25 -",
     "mingru 1 2 3 17 300 4 bias zeros dense rows hx 0 candidate=softplus",
     "mingru 2 1 4 35 7 9 bias none sparse shared hx 0.25 candidate=tanh,zh=0.25,cand=0.25,in=0.25,first=7",
-    "ugrnn 2 2 6 33 4 6 - ragged dense shared hx 0.25 -",
-    "ugrnn 1 2 3 17 33 35 bias zeros sparse rows hx 0 -",
-    "ugrnn 1 1 4 34 7 5 bias none dense rows hx 0 hidden=0.25,cand=0.25,zh=0.25",
-    "ugrnn 2 1 3 18 3 6 bias none sparse shared - 0.5 gate=hard_sigmoid,candidate=softsign,variational",
     NULL,
 };
 
@@ -319,7 +314,7 @@ static int64_t gates(const struct problem *p)
 {
     static const int all[RNNKERN_CELLS] = {[RNNKERN_RNN] = 1,    [RNNKERN_LSTM] = 4,  [RNNKERN_GRU] = 3,
                                            [RNNKERN_INDRNN] = 1, [RNNKERN_SRU] = 4,   [RNNKERN_GRU_BEFORE] = 3,
-                                           [RNNKERN_MGU] = 2,    [RNNKERN_MINGRU] = 2, [RNNKERN_UGRNN] = 2};
+                                           [RNNKERN_MGU] = 2,    [RNNKERN_MINGRU] = 2};
     return all[p->net.cell] - (p->net.coupled != RNNKERN_UNCOUPLED);
 }
 

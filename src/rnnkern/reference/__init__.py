@@ -15,7 +15,6 @@ from .mingru import mingru_backward, mingru_forward
 from .rnn import rnn_backward, rnn_forward
 from .sru import sru_backward, sru_forward
 from .stack import Tape
-from .ugrnn import ugrnn_backward, ugrnn_forward
 
 __all__ = [
     "Tape",
@@ -33,6 +32,4 @@ __all__ = [
     "rnn_forward",
     "sru_backward",
     "sru_forward",
-    "ugrnn_backward",
-    "ugrnn_forward",
 ]
