@@ -70,31 +70,33 @@ def regularizations(cls: Any) -> list[dict[str, Any]]:
     return has
 
 
+LIMITS: list[dict[str, Any]] = [{"clip": 0.5}, {"layer_norm": True}]
+OPTIONS: dict[Any, list[dict[str, Any]]] = {
+    rk.RNN: [*LIMITS, *({"nonlinearity": a} for a in ACTIVATIONS)],
+    rk.LSTM: [
+        *LIMITS, {"proj_size": 7}, {"proj_size": 17}, {"peephole": True}, {"cell_clip": 0.5},
+        {"coupled": "input"}, {"coupled": "forget"}, {"coupled": "forget", "peephole": True},
+        {"layer_norm": True, "norm_eps": 0.1},
+        *({"activations": (a, "tanh", "tanh")} for a in ACTIVATIONS),
+        *({"activations": ("sigmoid", a, a)} for a in ACTIVATIONS),
+        *({"activations": (a, a, a), "clip": 0.4} for a in ACTIVATIONS),
+    ],
+    rk.GRU: [
+        *LIMITS, {"reset_after": False}, {"reset_after": False, "clip": 0.5},
+        *({"activations": (a, b)} for a, b in zip(TAME, ACTIVATIONS[:4], strict=True)),
+        {"reset_after": False, "activations": (("hard_sigmoid", 0.2), "softsign")},
+    ],
+    rk.MGU: [{}, {"activations": ("hard_sigmoid", "softsign")}],
+    rk.IndRNN: [{}, {"nonlinearity": "tanh"}],
+    rk.SRU: [{}, {"activations": ("hard_sigmoid", "tanh")}],
+    rk.MinGRU: [{}, {"activations": ("sigmoid", "tanh")}],
+}  # fmt: skip
+
+
 def alone() -> list[Variant]:
     """Each option by itself."""
-    limits: list[dict[str, Any]] = [{"clip": 0.5}, {"layer_norm": True}]
-    options: dict[Any, list[dict[str, Any]]] = {
-        rk.RNN: [*limits, *({"nonlinearity": a} for a in ACTIVATIONS)],
-        rk.LSTM: [
-            *limits, {"proj_size": 7}, {"proj_size": 17}, {"peephole": True}, {"cell_clip": 0.5},
-            {"coupled": "input"}, {"coupled": "forget"}, {"coupled": "forget", "peephole": True},
-            {"layer_norm": True, "norm_eps": 0.1},
-            *({"activations": (a, "tanh", "tanh")} for a in ACTIVATIONS),
-            *({"activations": ("sigmoid", a, a)} for a in ACTIVATIONS),
-            *({"activations": (a, a, a), "clip": 0.4} for a in ACTIVATIONS),
-        ],
-        rk.GRU: [
-            *limits, {"reset_after": False}, {"reset_after": False, "clip": 0.5},
-            *({"activations": (a, b)} for a, b in zip(TAME, ACTIVATIONS[:4], strict=True)),
-            {"reset_after": False, "activations": (("hard_sigmoid", 0.2), "softsign")},
-        ],
-        rk.MGU: [{}, {"activations": ("hard_sigmoid", "softsign")}],
-        rk.IndRNN: [{}, {"nonlinearity": "tanh"}],
-        rk.SRU: [{}, {"activations": ("hard_sigmoid", "tanh")}],
-        rk.MinGRU: [{}, {"activations": ("sigmoid", "tanh")}],
-    }  # fmt: skip
-    found = [Variant(cls, o) for cls, many in options.items() for o in many]
-    found += [Variant(cls, {}, r) for cls in options for r in regularizations(cls)]
+    found = [Variant(cls, o) for cls, many in OPTIONS.items() for o in many]
+    found += [Variant(cls, {}, r) for cls in OPTIONS for r in regularizations(cls)]
     before = {"reset_after": False}
     found += [Variant(rk.GRU, before, r) for r in regularizations(rk.GRU)]
     return found
@@ -107,7 +109,8 @@ def mixture(seed: int) -> Variant:
     def some(**choices: list[Any]) -> dict[str, Any]:
         return {k: v[rng.integers(len(v))] for k, v in choices.items() if rng.random() < 0.5}
 
-    cls = [rk.LSTM, rk.GRU, rk.RNN, rk.LSTM, rk.MGU, rk.IndRNN, rk.SRU, rk.MinGRU][seed % 8]
+    classes = [rk.LSTM, *OPTIONS]  # the LSTM, which has most options, twice
+    cls = classes[seed % len(classes)]
     gates: list[Any] = ["sigmoid", "hard_sigmoid", ("hard_sigmoid", 0.2)]  # 0 to 1: others amplify
     options: dict[str, Any] = {}
     if cls in (rk.LSTM, rk.GRU, rk.RNN):

@@ -250,6 +250,7 @@ static void chunk_backward(const struct job *job, const struct direction *d, con
         rk_barrier(&part->member);
     }
     if (dx.data) {
+        sync_units(part); /* a step without a product has not waited for the others' dZ */
         const int64_t inputs = panels_of(d->size[0]);
         struct product g = gate_product(job, d, 0, list->n, list->z, k->z_panel);
         point_at(list, dx);
