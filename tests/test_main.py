@@ -36,14 +36,16 @@ def test_prints_in_process(capsys):
     assert words["SIMD"].endswith(f"(active: {isa.active()})")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"], ["check", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["demo", "--help"], ["check", "--help"], ["diagnose", "--help"]]
+)
 def test_help(arguments, capsys):
     with pytest.raises(SystemExit) as exit_:
         __main__.main(arguments)
     assert exit_.value.code == 0
     printed = capsys.readouterr().out
     assert "usage: python -m rnnkern" in printed
-    assert len(arguments) > 1 or ("demo" in printed and "check" in printed)
+    assert len(arguments) > 1 or all(name in printed for name in __main__._COMMANDS)
 
 
 @pytest.mark.parametrize("module", [demo, check])

@@ -11,6 +11,7 @@ functional                  the same as functions, for those who hold their own 
 activations                 names of activation functions
 initializers                other first values of parameters
 train                       what training needs besides: embedding, linear, loss, optimisers
+diagnose                    what a layer remembers: gradients by lag, gates, probes, and pictures
 reference                   the specification, in NumPy
 """
 
@@ -23,7 +24,7 @@ from .layers import GRU, LSTM, MGU, RNN, SRU, IndRNN, MinGRU
 from .threads import get_num_threads, set_num_threads
 
 if TYPE_CHECKING:
-    from . import initializers, reference, train
+    from . import diagnose, initializers, reference, train
     from .regularization import Regularization
     from .stream import Stream
     from .truncated import truncated_bptt
@@ -43,6 +44,7 @@ __all__ = [
     "Stream",
     "__version__",
     "activations",
+    "diagnose",
     "functional",
     "get_num_threads",
     "initializers",
@@ -56,7 +58,7 @@ __version__ = "0.1.0"
 
 
 # Imported when first used, so that `import rnnkern` stays quick.
-_MODULES = ("initializers", "reference", "train")
+_MODULES = ("diagnose", "initializers", "reference", "train")
 _NAMES = {
     "Regularization": ".regularization",
     "Stream": ".stream",

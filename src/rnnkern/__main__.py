@@ -1,4 +1,4 @@
-"""`python -m rnnkern`: what this installation is, and its commands `demo` and `check`."""
+"""`python -m rnnkern`: what this installation is, and its commands."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from . import __version__, get_num_threads, isa
 _COMMANDS = {
     "demo": "train an LSTM on real data and report accuracy and time",
     "check": "compare every SIMD level of this machine with the reference",
+    "diagnose": "say what a saved layer remembers of a saved sequence",
 }
 
 
