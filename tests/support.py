@@ -25,8 +25,8 @@ CHECKPOINTS = [None, "gates", "auto", 3]
 VARIANTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "rnn": (rk.RNN, {"nonlinearity": ("elu", 0.5), "clip": 0.8, "layer_norm": True}),
     "lstm": (rk.LSTM, {
-        "proj_size": 5, "peephole": True, "activations": (("hard_sigmoid", 0.2), "tanh", "softsign"),
-        "clip": 1.5, "cell_clip": 0.9, "layer_norm": True, "norm_eps": 0.1,
+        "activations": (("hard_sigmoid", 0.2), "tanh", "softsign"), "proj_size": 5,
+        "peephole": True, "clip": 1.5, "cell_clip": 0.9, "layer_norm": True, "norm_eps": 0.1,
     }),
     "lstm_input": (rk.LSTM, {"proj_size": 17, "peephole": True, "coupled": "input"}),
     "lstm_forget": (rk.LSTM, {"coupled": "forget"}),
@@ -60,9 +60,7 @@ def regularization(cls: Any, p: float, **changes: Any) -> rk.Regularization:
 
 def function_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """What functions take of a layer's options: the names of parameters tell them the rest."""
-    return {
-        k: v for k, v in options.items() if k not in ("proj_size", "peephole", "layer_norm")
-    }
+    return {k: v for k, v in options.items() if k not in ("proj_size", "peephole", "layer_norm")}
 
 
 class Recording:

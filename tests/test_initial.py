@@ -19,7 +19,9 @@ KINDS = [
     (rk.LSTM, {"proj_size": 16, "layer_norm": True, "norm_eps": 0.1}),
     *((cls, {}) for cls in (rk.MGU, rk.IndRNN, rk.SRU, rk.MinGRU)),
 ]  # fmt: skip
-IDS = ["rnn", "lstm", "gru", "gru_before", "lstm_proj", "lstm_norm", "mgu", "indrnn", "sru", "mingru"]
+IDS = [
+    "rnn", "lstm", "gru", "gru_before", "lstm_proj", "lstm_norm", "mgu", "indrnn", "sru", "mingru",
+]  # fmt: skip
 kinds = pytest.mark.parametrize(("cls", "options"), KINDS, ids=IDS)
 
 

@@ -24,6 +24,7 @@ from support import (
 )
 
 from rnnkern import _core, functional, isa, reference
+from rnnkern.activations import Function
 from rnnkern.reference import dropout
 
 try:
@@ -514,6 +515,33 @@ def test_activations_are_within_two_ulp(name: str, level: str, dtype: Any) -> No
     x = np.concatenate([exponents, rng.uniform(-30, 30, 100_000)]).astype(dtype)
     got = _core.activate(isa.level(), name, x)
     assert ulps(got, exact(name, x)) <= 2
+
+
+FUNCTIONS = [
+    *(Function(kind) for kind in ("sigmoid", "tanh", "relu", "softsign", "softplus")),
+    Function("hard_sigmoid", 0.2, 0.5), Function("hard_sigmoid", -0.5, 0.1),
+    Function("affine", 1.0), Function("affine", -2.0, 0.5), Function("leaky_relu", 0.01),
+    Function("thresholded_relu", 1.0), Function("thresholded_relu"), Function("elu", 0.5),
+    Function("scaled_tanh", 1.7, 0.6), Function("scaled_tanh", -1.0, 2.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=str)
+def test_activations_are_those_of_the_reference(function: Function, level: str, dtype: Any) -> None:
+    """Within some ulp, infinities and NaN too."""
+    rng = np.random.default_rng(0)
+    big = np.finfo(dtype).max / 4
+    special = [0.0, 1.0, -1.0, 0.5, -2.5, np.inf, -np.inf, np.nan, big, -big, 88.0, -88.0]
+    x = np.concatenate([special, 3 * rng.standard_normal(5000), rng.uniform(-100, 100, 1000)])
+    x = x.astype(dtype)
+    kind, *parameters = function
+    known = reference.act.KINDS[kind]
+    with np.errstate(all="ignore"):
+        want = known.forward(x.astype(float), *parameters[: len(known.defaults)])
+        want = np.where(np.isinf(x) & (kind == "softsign"), np.sign(x), want)
+    got = _core.activate(isa.level(), tuple(function), x)
+    eps = 4 * np.finfo(dtype).eps
+    np.testing.assert_allclose(got, want, rtol=eps, atol=eps)
 
 
 def test_activations_at_special_values(level: str, dtype: Any) -> None:

@@ -425,11 +425,12 @@ OWN_OPTIONS: list[tuple[list[Any], dict[str, Any], type, str]] = [
           (("elu", 1, 2), "expected at most 1 parameters of 'elu'"),
           (("tanh", 1), "expected no parameters of 'tanh'"),
       ]],
-    *[([rk.RNN, rk.IndRNN], {"nonlinearity": value}, error, f"{of} in nonlinearity: expected {says}")
+    *[([rk.RNN, rk.IndRNN], {"nonlinearity": value}, error,
+       f"{of} in nonlinearity: expected {says}")
       for value, of, error, says in [
           (("elu", "1"), "alpha of elu", TypeError, "a number, got '1'"),
           (("affine", 1, np.inf), "beta of affine", ValueError, "a finite number, got inf"),
-          (("hard_sigmoid", np.nan), "alpha of hard_sigmoid", ValueError, "a finite number, got nan"),
+          (("hard_sigmoid", np.nan), "alpha of hard_sigmoid", ValueError, "a finite number"),
           *[((name, -1), f"alpha of {name}", ValueError, "a number of at least 0, got -1")
             for name in ("leaky_relu", "thresholded_relu", "elu")],
           (("scaled_tanh", 0), "alpha of scaled_tanh", ValueError, "a number other than 0, got 0"),

@@ -84,7 +84,8 @@ def test_masks_are_those_of_the_whole(name: str, k1: int) -> None:
     more: dict[str, Any] = {"dropout": 0.2, "regularization": regularization(cls, 0.2)}
     layer = shaken(cls(I, 18, 2, dtype=np.float64, seed=1, **options, **more))
     x, _ = inputs()
-    settings = {"dropout_seed": 7, "first_step": 100, "resets": np.arange(T * B).reshape(T, B) == 40}
+    resets = np.arange(T * B).reshape(T, B) == 40
+    settings = {"dropout_seed": 7, "first_step": 100, "resets": resets}
     y, state, tape = layer.record(x, **settings)
     tape.backward(np.cos(y))
     want = layer.flat_grads.copy()

@@ -91,8 +91,9 @@ static inline vec v_softplus(vec x)
 struct activation {
     rnnkern_activation kind;
     real alpha, beta;
-    int clipped; /* its input, and so its value: strictly between low and high it has a slope */
-    real clip, low, high;
+    int clipped;    /* its input */
+    real clip;      /* to -clip..clip */
+    real low, high; /* the first and the last value that has a slope */
 };
 
 NOT_INLINE vec activate_rarely(const struct activation *a, vec x)
@@ -166,17 +167,18 @@ ALWAYS_INLINE vec slope(const struct activation *a, vec y)
             : a->kind == RNNKERN_TANH  ? v_fnma(y, y, v_set1(1))
             : a->kind == RNNKERN_RELU  ? v_select(v_zero_or_less(y), v_zero(), v_set1(1))
                                        : slope_rarely(a, y);
-    if (a->clipped)
-        d = v_select(v_lt(v_set1(a->low), y), v_select(v_lt(y, v_set1(a->high)), d, v_zero()), v_zero());
+    if (a->clipped) /* NaN has one too */
+        d = v_select(v_lt(y, v_set1(a->low)), v_zero(), v_select(v_lt(v_set1(a->high), y), v_zero(), d));
     return d;
 }
 
 /* The gradient dy before the activation whose value is y. */
 ALWAYS_INLINE vec through(const struct activation *a, vec y, vec dy)
 {
-    if (a->kind == RNNKERN_RELU && !a->clipped)
-        return v_select(v_zero_or_less(y), v_zero(), dy); /* an infinite dy times 0 would be NaN */
-    return v_mul(dy, slope(a, y));
+    const vec d = slope(a, y), product = v_mul(dy, d);
+    if (!a->clipped && (a->kind == RNNKERN_SIGMOID || a->kind == RNNKERN_TANH))
+        return product;
+    return v_select(v_zero_or_less(v_abs(d)), v_zero(), product); /* an infinite dy times 0 would be NaN */
 }
 
 static real activated(const struct activation *a, real x)
@@ -184,6 +186,15 @@ static real activated(const struct activation *a, real x)
     real lanes[VL];
     v_store(lanes, activate(a, v_set1(x)));
     return lanes[0];
+}
+
+/* The next value in a direction that is not subnormal. */
+static real next_after(real x, int direction)
+{
+    const real far = (real)direction * (real)INFINITY;
+    if (x == 0)
+        return (real)direction * SMALLEST_NORMAL;
+    return RK_DOUBLE ? (real)nextafter((double)x, (double)far) : (real)nextafterf((float)x, (float)far);
 }
 
 static struct activation activation_of(rnnkern_function function, const struct activation *usual, double clip)
@@ -195,8 +206,8 @@ static struct activation activation_of(rnnkern_function function, const struct a
         const real first = activated(&a, (real)-clip), second = activated(&a, (real)clip);
         a.clipped = 1;
         a.clip = (real)clip;
-        a.low = first < second ? first : second;
-        a.high = first < second ? second : first;
+        a.low = next_after(first < second ? first : second, 1);
+        a.high = next_after(first < second ? second : first, -1);
     }
     return a;
 }

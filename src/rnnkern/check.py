@@ -200,6 +200,8 @@ def _parse(where: str, line: str) -> Case:
     try:
         case.structure(dtype)
         _regularization(case)
+    except KeyError as error:
+        raise ValueError(f"{where}: unknown cell {error}") from None
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: {error}") from None
     return case

@@ -56,6 +56,7 @@ class DropConnect(NamedTuple):
 
         def move() -> None:
             for place, mask in self._masks():
-                targets[place] += diverted[place] * mask
+                with np.errstate(invalid="ignore"):  # infinities are values
+                    targets[place] += diverted[place] * mask
 
         return diverted, move

@@ -410,6 +410,13 @@ def lstm_forward(
     coupled="input" has f = e, i = 1 - e; "forget" i = e, f = 1 - e. With weight_hr the output is
     projected, h' = W_hr o q(c') (Sak et al. 2014). cell_clip cuts c'. With layer normalisation q
     sees c' normalised, times norm_c plus norm_c_bias.
+
+    Examples:
+        >>> params = {"weight_ih_l0": np.ones((4 * 2, 3)), "weight_hh_l0": np.ones((4 * 2, 2))}
+        >>> y, (h, c), tape = lstm_forward(np.ones((5, 3)), params, record=True)
+        >>> dx, (dh, dc), grads = lstm_backward(tape, np.ones_like(y))
+        >>> dx.shape, dc.shape, sorted(grads)
+        ((5, 3), (1, 2), ['weight_hh_l0', 'weight_ih_l0'])
     """
     cell = cell_options(
         "lstm",
@@ -621,8 +628,9 @@ def call_memory(
     packed, tape, forward, backward = _core.sizes(net, call)
     if call.keep == _core.KEEP_NONE:
         forward = _core.sizes(net, call.part(0, _piece(structure, call)))[2]
-    elif regularization is not None and regularization.weight_dropout:  # gradients, to be masked
-        backward += item * structure.sweeps * prod(structure.weight_shapes(0)["weight_hh"])
+    elif regularization is not None and regularization.weight_dropout:
+        dropped = item * structure.sweeps * prod(structure.weight_shapes(0)["weight_hh"])
+        forward, backward = forward + dropped, backward + dropped  # weights, and their gradients
     states = structure.sweeps * sum(structure.states.values())
     outputs = item * call.rows * (call.steps * structure.features + states)
     return {"tape": tape, "workspace": max(forward, backward), "packed": packed, "outputs": outputs}

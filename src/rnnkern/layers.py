@@ -189,6 +189,13 @@ class _Layer(Recurrent, _Sequences[S]):
 
         Raises:
             TypeError, ValueError: see `__call__`.
+
+        Examples:
+            >>> gru = GRU(3, 4, seed=0)
+            >>> y, h, tape = gru.record(np.ones((5, 2, 3), np.float32))
+            >>> dx, dh = tape.backward(np.ones_like(y))
+            >>> dx.shape, dh.shape, gru.grads["bias_ih_l0"].shape
+            ((5, 2, 3), (1, 2, 4), (12,))
         """
         if dropout_seed is None:
             seed = self._next_dropout_seed()
@@ -378,6 +385,14 @@ class LSTM(_Layer[Pair]):
         cell_clip: cut c' to -cell_clip..cell_clip.
         layer_norm: see `RNN`; here q also sees a normalised c', times norm_c plus norm_c_bias.
         others: see `RNN`.
+
+    Examples:
+        >>> lstm = LSTM(3, 4, num_layers=2, seed=0)
+        >>> y, (h, c) = lstm(np.ones((5, 2, 3), np.float32), lengths=[5, 2])
+        >>> y.shape, h.shape, c.shape
+        ((5, 2, 4), (2, 2, 4), (2, 2, 4))
+        >>> lstm
+        LSTM(3, 4, num_layers=2)
     """
 
     _cell = "lstm"

@@ -53,8 +53,20 @@ class Stream(_core.StreamBase):
 
     Attributes:
         batch_size: rows, B.
-        input_size, hidden_size, proj_size, num_layers: of the layers: I, H, P or 0, L.
+        input_size: of the layers, I.
+        hidden_size: H.
+        proj_size: P, or 0 without projection.
+        num_layers: L.
         dtype: of inputs, outputs and states.
+
+    Examples:
+        >>> from rnnkern import GRU
+        >>> stream = GRU(3, 4, num_layers=2, seed=0).stream(batch_size=2)
+        >>> row = stream.attach()
+        >>> stream.step(np.ones((1, 3), np.float32), rows=[row]).shape
+        (1, 4)
+        >>> stream.state.shape
+        (2, 2, 4)
     """
 
     _packed: Packed
@@ -174,7 +186,7 @@ class Stream(_core.StreamBase):
             out: an array for the outputs.
 
         Returns:
-            Outputs (T, B, P), or (T, P) for a chunk (T, I); zero behind lengths: out where given.
+            Outputs (T, B, P), or (T, P) for a chunk (T, I), zero behind lengths; out where given.
 
         Raises:
             TypeError, ValueError: as calling the layer.

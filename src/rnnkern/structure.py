@@ -374,6 +374,9 @@ class Structure(NamedTuple):
 def check_structure(structure: Structure) -> None:
     """ValueError for sizes and options that do not go together."""
     units, width = structure.hidden_size, structure.proj_size
+    for kind, given in (("weight_hr", width > 0), ("weight_ch", structure.peephole)):
+        if given and kind not in structure.cell.weights:
+            raise ValueError(f"{kind}: the {structure.cell.title} has none")
     if width and width >= units:
         raise ValueError(f"proj_size: expected less than hidden_size = {units}, got {width}")
     if structure.layer_norm and "norm_ih" not in structure.cell.weights:

@@ -1,10 +1,10 @@
 """A small training kit: what stands before and behind a recurrent layer, in NumPy alone.
 
-Embedding, Linear                  modules: call them for inference, `record` for training
-masked_mean, masked_mean_backward  a sequence's outputs averaged over its real steps
-softmax_cross_entropy              loss and gradient of a classifier
-clip_grad_norm                     bounds the common norm of all gradients
-SGD, Adam                          optimisers
+    Embedding, Linear                  modules: call them for inference, `record` for training
+    masked_mean, masked_mean_backward  a sequence's outputs averaged over its real steps
+    softmax_cross_entropy              loss and gradient of a classifier
+    clip_grad_norm                     bounds the common norm of all gradients
+    SGD, Adam                          optimisers
 
 Names, defaults and formulas are torch's. As with the recurrent layers, a backward pass adds
 parameter gradients into `module.grads` and returns those of the input:
@@ -99,6 +99,11 @@ class Embedding(Module):
     stays zero under SGD and Adam with momentum and weight decay: every term of their steps is a
     multiple of the row itself or of gradients of it, and all of those are zero. Only an assignment
     changes it; such a row is looked up like any other, as in torch.
+
+    Examples:
+        >>> words = Embedding(1000, 16, padding_idx=0, seed=0)
+        >>> words([[5, 7, 0]]).shape
+        (1, 3, 16)
     """
 
     weight: FloatArray
@@ -284,6 +289,11 @@ def masked_mean(y: Any, lengths: Any, *, batch_first: bool = False) -> FloatArra
     lengths (B,), integers from 0 to T: a row of 4 real steps padded to 11 is divided by 4. A row of
     length 0 gives zeros. Values behind a length are never read (NaN may stand there), and a row's
     result depends on its own real steps only. y float32 or float64; the result has its dtype.
+
+    Examples:
+        >>> y = np.array([[[1.0], [5.0]], [[3.0], [np.nan]]])  # T = 2, B = 2, F = 1
+        >>> masked_mean(y, [2, 1]).tolist()
+        [[2.0], [5.0]]
     """
     boolean("batch_first", batch_first)
     y = _floats("y", y, ("B", "T", "F") if batch_first else ("T", "B", "F"))
@@ -329,6 +339,11 @@ def softmax_cross_entropy(logits: Any, targets: Any) -> tuple[float, FloatArray]
     logits (N, C), float32 or float64; targets (N,), integers from 0 to C - 1. Stable for logits of
     any size: each row's maximum is subtracted first. Rows with NaN or +inf give a NaN loss and NaN
     in their own row of dlogits only. Without rows the loss is 0.
+
+    Examples:
+        >>> loss, dlogits = softmax_cross_entropy(np.zeros((1, 4)), [2])
+        >>> round(loss, 6), dlogits.tolist()
+        (1.386294, [[0.25, 0.25, -0.75, 0.25]])
     """
     logits = _floats("logits", logits, ("N", "C"))
     N, C = logits.shape
@@ -412,6 +427,13 @@ def clip_grad_norm(modules_or_arrays: Any, max_norm: float) -> float:
     an infinite one turns the infinite entries into NaN and the others into 0. The returned norm
     shows it, so that a step can be skipped; `max_norm=inf` measures only. The sum of squares is
     taken in float64 and in one fixed order.
+
+    Examples:
+        >>> gradient = np.array([3.0, 4.0])
+        >>> clip_grad_norm(gradient, 1.0)
+        5.0
+        >>> gradient.round(3).tolist()
+        [0.6, 0.8]
     """
     max_norm = number("max_norm", max_norm, infinite=True)
     given = modules_or_arrays

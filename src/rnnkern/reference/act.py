@@ -60,7 +60,8 @@ def hard_sigmoid_backward(y: Array, dy: Array, alpha: float, beta: float) -> Arr
 
 
 def softsign(x: Array) -> Array:
-    y: Array = x / (1 + np.abs(x))
+    finite = np.clip(x, -1e30, 1e30)  # infinity over infinity would be NaN
+    y: Array = finite / (1 + np.abs(finite))
     return y
 
 
