@@ -49,7 +49,8 @@ class Description:
 
     Attributes:
         layer: its repr.
-        steps, rows: T and B that bytes are of.
+        steps: T that bytes are of.
+        rows: B that bytes are of.
         parameters: how many there are of each part: "weight_ih", "weight_hh", "bias", "projection",
             "peephole" (weight_ch, the SRU's too), "normalisation" and "initial" (learned states).
         bias_sets: 2, 1 or 0.

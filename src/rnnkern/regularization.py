@@ -29,10 +29,11 @@ class Regularization:
         weight_dropout: DropConnect, U m in place of U = weight_hh, with one mask m of its shape for
             a call. RNN, LSTM, GRU, MGU. Merity, Keskar & Socher, "Regularizing and optimizing LSTM
             language models" (ICLR 2018).
-        zoneout_h, zoneout_c: a unit keeps its value: h_t = z h_{t-1} + (1-z) h~_t, where z is 1
-            with this probability at each step, else 0; in inference z is the probability. zoneout_h
-            not SRU, zoneout_c LSTM and SRU. Krueger et al., "Zoneout: regularizing RNNs by
-            randomly preserving hidden activations" (ICLR 2017).
+        zoneout_h: a unit of h keeps its value: h_t = z h_{t-1} + (1-z) h~_t, where z is 1 with
+            this probability at each step, else 0; in inference z is the probability. Not SRU.
+            Krueger et al., "Zoneout: regularizing RNNs by randomly preserving hidden activations"
+            (ICLR 2017).
+        zoneout_c: the same of c. LSTM and SRU.
         variational: the layer's ``dropout`` between layers, too, has one mask for all steps of a
             row (Gal & Ghahramani), in place of one for each step.
     """

@@ -51,7 +51,7 @@ def gate_maps(
         row: which one of the batch.
 
     Returns:
-        By name (`functional.ForwardOptions` lists them: "i", "f", "g", "o", "c", "h" of the LSTM)
+        By name (`functional.ForwardOptions` lists them, "i", "f", "g", "o", "c", "h" of the LSTM)
         (L*D, T, H), with T the row's real steps.
 
     Proves: what each gate did at each position of this sequence: a forget gate near 1 hands c on
@@ -199,7 +199,7 @@ def state_range(
         layer, x, lengths, hx: see the layer.
 
     Returns:
-        By name, "c" where the cell has one, and "h": (L*D, T, 5), the minimum, the quantiles 5 %,
+        By name, "c" where the cell has one and "h", (L*D, T, 5), the minimum, the quantiles 5 %,
         50 % and 95 %, and the maximum over units and rows after each step; NaN where no row is
         that long.
 

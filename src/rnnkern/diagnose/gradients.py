@@ -41,7 +41,7 @@ def gradient_by_lag(
         clip_state_grad: see `Tape.backward`: the norms with that clipping.
 
     Returns:
-        By name of the state, "h" and "c", (L, T, B): index t of the second axis is the norm t steps
+        By name of the state, "h" and "c", (L, T, B), at index t of the second axis the norm t steps
         before the loss, NaN before the sequence. That of h counts what the layer above reads at the
         same step; that of c has h of the same step held fixed, and so is zero at lag 0.
 
