@@ -73,9 +73,9 @@ int64_t rnnkern_weight_size(const rnnkern_net *net, int64_t layer, rnnkern_weigh
 /* Dropout that a call asks for and the cell does not have. */
 static int sound_dropout(const rnnkern_net *net, const rnnkern_call *call)
 {
-    const int sees_h = rnnkern_weight_size(net, 0, RNNKERN_WEIGHT_HH) > 0;
     const int candidate = net->cell != RNNKERN_RNN && net->cell != RNNKERN_INDRNN;
-    return (sees_h || !(call->hidden_dropout > 0)) && (candidate || !(call->candidate_dropout > 0));
+    return (!(call->hidden_dropout > 0) || rnnkern_weight_size(net, 0, RNNKERN_WEIGHT_HH) > 0) &&
+           (!(call->candidate_dropout > 0) || candidate);
 }
 
 static int sound_call(const rnnkern_call *call)

@@ -256,7 +256,8 @@ static const struct cell *cell_of(const rnnkern_net *net, const rnnkern_call *ca
         [RNNKERN_MGU] = &mgu_cell, [RNNKERN_INDRNN] = &indrnn_cell, [RNNKERN_GRU_BEFORE] = &gru_before_cell,
         [RNNKERN_SRU] = &sru_cell, [RNNKERN_MINGRU] = &mingru_cell,
     };
-    const struct cell *cell = cells[net->cell];
+    const int relu = net->cell == RNNKERN_RNN && net->candidate.kind == RNNKERN_RELU;
+    const struct cell *cell = relu ? &rnn_relu_cell : cells[net->cell];
     if (is_usual(net, call, cell->usual))
         return cell;
     *variant = *cell;

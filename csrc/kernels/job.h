@@ -118,7 +118,7 @@ static inline int masks_input(const rnnkern_call *call)
 /* ---- products: operand 0 is the input, 1.. those of the passes */
 
 /* Elements of an operand; 0 where a pass has no product. */
-static int64_t operand_size(const struct job *job, int64_t layer, int operand)
+static inline int64_t operand_size(const struct job *job, int64_t layer, int operand)
 {
     if (operand == 0)
         return input_of(job->net, layer);
@@ -127,15 +127,15 @@ static int64_t operand_size(const struct job *job, int64_t layer, int operand)
 }
 
 /* Units of its slots. */
-static int64_t units_of(const struct job *job, int operand)
+static inline int64_t units_of(const struct job *job, int operand)
 {
     return operand && job->cell->pass[operand - 1].of_h ? job->output : job->hidden;
 }
-static int first_of(const struct job *job, int operand)
+static inline int first_of(const struct job *job, int operand)
 {
     return operand ? job->cell->pass[operand - 1].first : job->cell->x_first;
 }
-static int count_of(const struct job *job, int operand)
+static inline int count_of(const struct job *job, int operand)
 {
     return operand ? job->cell->pass[operand - 1].count : job->cell->x_count;
 }
@@ -144,7 +144,7 @@ static int count_of(const struct job *job, int operand)
 
 static int64_t packed_bias_size(const struct job *job) { return job->panels * job->cell->biased * LANES; }
 
-static int64_t packed_matrix_size(const struct job *job, int64_t layer, int operand)
+static inline int64_t packed_matrix_size(const struct job *job, int64_t layer, int operand)
 {
     return panels_of(units_of(job, operand)) * LANES * operand_size(job, layer, operand) * count_of(job, operand);
 }
@@ -423,7 +423,8 @@ static struct direction direction_at(const struct job *job, int64_t index)
     const real *at = job->packed;
     for (int64_t layer = 0; layer < d.layer; layer++)
         at += job->directions * packed_direction_size(job, layer);
-    at += d.reverse * packed_direction_size(job, d.layer);
+    if (d.reverse)
+        at += packed_direction_size(job, d.layer);
     d.bias = at;
     d.unit_weights = at + packed_bias_size(job);
     at = d.unit_weights + job->cell->unit_weights * job->part;
@@ -433,7 +434,8 @@ static struct direction direction_at(const struct job *job, int64_t index)
         d.matrix[k] = at;
         d.transposed[k] = transposed;
         at += packed_matrix_size(job, d.layer, k);
-        transposed += transposed ? transposed_matrix_size(job, d.layer, k) : 0;
+        if (transposed)
+            transposed += transposed_matrix_size(job, d.layer, k);
     }
     if (job->call) {
         d.x = d.layer ? outputs_of(job, d.layer - 1) : job->masked_x ? masked_inputs(job) : job->x;

@@ -15,19 +15,28 @@ ALWAYS_INLINE void rnn_backward_body(const struct step *s, int64_t p, const stru
     }
 }
 
-static const struct options rnn_usual = {.candidate = {RNNKERN_TANH}};
+static const struct options rnn_usual = {.candidate = {RNNKERN_TANH}}, rnn_relu_usual = {.candidate = {RNNKERN_RELU}};
 INSTANCES(rnn_forward, rnn_usual)
 INSTANCES(rnn_backward, rnn_usual)
 
-static const struct cell rnn_cell = {
-    .gates = 1,
-    .slots = 1,
-    .parts = 1,
-    .states = 1,
-    .x_count = 1,
-    .biased = 1,
-    .trace_count = 1,
-    .passes = 1,
-    .pass = {{PREVIOUS, .count = 1, .cont = 1, .adds = 1, .point = {POINT(rnn)}}},
-    .usual = &rnn_usual,
-};
+static void rnn_forward_relu(const struct step *s, int64_t p) { rnn_forward_body(s, p, &rnn_relu_usual); }
+static void rnn_backward_relu(const struct step *s, int64_t p) { rnn_backward_body(s, p, &rnn_relu_usual); }
+
+/* relu is usual too: this cell has two tables. */
+#define RNN_CELL(own, ...)                                                              \
+    {                                                                                   \
+        .gates = 1,                                                                     \
+        .slots = 1,                                                                     \
+        .parts = 1,                                                                     \
+        .states = 1,                                                                    \
+        .x_count = 1,                                                                   \
+        .biased = 1,                                                                    \
+        .trace_count = 1,                                                               \
+        .passes = 1,                                                                    \
+        .pass = {{PREVIOUS, .count = 1, .cont = 1, .adds = 1, .point = {__VA_ARGS__}}}, \
+        .usual = &own,                                                                  \
+    }
+static const struct cell rnn_cell = RNN_CELL(rnn_usual, POINT(rnn));
+static const struct cell rnn_relu_cell =
+    RNN_CELL(rnn_relu_usual, {rnn_forward, rnn_backward, rnn_forward_relu, rnn_backward_relu});
+#undef RNN_CELL

@@ -306,7 +306,7 @@ cdef class Net:
         return TRACED_COUPLED if <int>self.c.coupled else TRACED[self.cell]
 
 
-cdef int64_t width_of(Net net) noexcept:
+cdef inline int64_t width_of(Net net) noexcept:
     """P, the features of h."""
     return net.c.proj_size if net.c.proj_size else net.c.hidden_size
 

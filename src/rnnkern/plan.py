@@ -99,7 +99,8 @@ def _options(
     inside |= {name: getattr(options, name) for name in ("coupled", "clip", "cell_clip")}
     for part in structure.cell.functions:
         function = getattr(options, part)
-        inside[part] = function if function != getattr(usual, part) else None
+        made = function == getattr(usual, part) or (options.cell, function.kind) == ("rnn", "relu")
+        inside[part] = None if made else function
     around: dict[str, Any] = {}
     for name, value in {} if regularization is None else vars(regularization).items():
         if call.keep != _core.KEEP_NONE or name.startswith("zoneout"):
