@@ -415,6 +415,7 @@ def draw(path, results, x, panel=None, chance=0.0, **names):
     from matplotlib import pyplot
 
     panels = list(dict.fromkeys(r[panel] for r in results)) if panel else [None]
+    colours = {cell: f"C{i}" for i, cell in enumerate(dict.fromkeys(r["cell"] for r in results))}
     size = (2.2 + 3.6 * len(panels), 3.4)
     figure, row = pyplot.subplots(
         1, len(panels), figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
@@ -423,7 +424,7 @@ def draw(path, results, x, panel=None, chance=0.0, **names):
         part = [r for r in results if panel is None or r[panel] == which]
         for library, cell in grouped(part, "library", "cell"):
             line = [r for r in part if (r["library"], r["cell"]) == (library, cell)]
-            draw_line(axes, grouped(line, x), library, cell)
+            draw_line(axes, grouped(line, x), library, cell, colours[cell])
         axes.axhline(chance, color="grey", linewidth=0.8, linestyle=":")
         axes.set(xlabel=names.get("xlabel", x), ylim=(-0.03, 1.03))
         axes.set_xticks(sorted({r[x] for r in results}))
@@ -436,17 +437,13 @@ def draw(path, results, x, panel=None, chance=0.0, **names):
     pyplot.close(figure)
 
 
-def draw_line(axes, groups, library, cell):
-    """One cell: torch's line is dashed and of its twin's colour."""
+def draw_line(axes, groups, library, cell, colour):
+    """One cell; torch's line is dashed."""
     at, values = [key[0] for key in groups], list(groups.values())
     spread = [stdev(v) if len(v) > 1 else 0.0 for v in values]
-    style = {"linestyle": "-", "marker": "o"}
-    if library == "torch":
-        twin = next(c for c in axes.containers if c.get_label() == cell)
-        style = {"linestyle": "--", "marker": "x", "color": twin.lines[0].get_color()}
-    label = cell if library == "rnnkern" else f"{cell}, torch"
-    means = [fmean(v) for v in values]
-    axes.errorbar(at, means, spread, label=label, capsize=2, markersize=4, linewidth=1.2, **style)
+    label, fmt = (cell, "o-") if library == "rnnkern" else (f"{cell}, torch", "x--")
+    style = {"color": colour, "capsize": 2, "markersize": 4, "linewidth": 1.2}
+    axes.errorbar(at, [fmean(v) for v in values], spread, fmt=fmt, label=label, **style)
 
 
 def finish(options, results, *parts, **picture):
