@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 from measure import interleaved
-from workloads import VARIANT_SHAPES
+from workloads import VARIANT_SHAPES, parse_shape
 
 import rnnkern as rk
 
@@ -104,16 +104,12 @@ def table(makers, kind, shape, options, threads):
     return "\n".join(["| | ms | ratio |", "|---|---|---|", *lines])
 
 
-def shape(text):
-    return tuple(int(n) for n in text.split(","))
-
-
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     kinds = ["training", "inference"]
-    parser.add_argument("--shapes", type=shape, nargs="+", default=VARIANT_SHAPES)
+    parser.add_argument("--shapes", type=parse_shape, nargs="+", default=VARIANT_SHAPES)
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--work", nargs="+", choices=kinds, default=kinds)
     parser.add_argument("--seconds", type=float, default=2.0, help="for each table")

@@ -41,6 +41,7 @@ from workloads import (
     STEP_SHAPES,
     VARIANT_SHAPES,
     Problem,
+    parse_shape,
 )
 
 from rnnkern import isa
@@ -194,13 +195,6 @@ def measure(options):
                     yield from function(Problem(cell, shape, threads, **more), options=options)
 
 
-def shape(text):
-    sizes = tuple(int(n) for n in text.split(","))
-    if len(sizes) != 4 or min(sizes) < 1:
-        raise argparse.ArgumentTypeError(f"expected T,B,I,H, got {text!r}")
-    return sizes
-
-
 def arguments():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -209,7 +203,13 @@ def arguments():
     add = parser.add_argument
     add("--threads", type=int, nargs="+", default=[1, 2])
     add("--cells", nargs="+", default=["lstm", "gru"], choices=GATES)
-    add("--shapes", type=shape, nargs="+", metavar="T,B,I,H", help=f"of {', '.join(TAKES_SHAPES)}")
+    add(
+        "--shapes",
+        type=parse_shape,
+        nargs="+",
+        metavar="T,B,I,H",
+        help=f"of {', '.join(TAKES_SHAPES)}",
+    )
     add("--work", nargs="+", default=works, choices=works)
     peers = ["unfused", "numpy", *LIBRARIES]
     add("--peers", nargs="*", default=peers, choices=peers)

@@ -13,6 +13,8 @@ import subprocess
 import sys
 import time
 
+from workloads import parse_shape
+
 SHAPES = [(100, 16, 128, 128), (100, 32, 256, 256), (100, 1, 128, 256)]
 SPIN = "while True: pass"
 THREADS = 2
@@ -89,15 +91,11 @@ def in_a_process(sizes, first, seconds):
     return [float(word) for word in out.split()]
 
 
-def shape(text):
-    return tuple(int(n) for n in text.split(","))
-
-
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--shapes", type=shape, nargs="+", default=SHAPES)
+    parser.add_argument("--shapes", type=parse_shape, nargs="+", default=SHAPES)
     parser.add_argument("--seconds", type=float, default=2.0, help="for each figure")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()

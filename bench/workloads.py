@@ -1,5 +1,6 @@
 """What is measured: single layers of every cell, with weights and inputs that all peers share."""
 
+import argparse
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,6 +22,14 @@ STEP_SHAPES = [(1, 1, 40, 64), (1, 1, 64, 128), (1, 1, 128, 256), (1, 1, 128, 51
 RAGGED_SHAPE, RESET_SHAPE = (256, 128, 100, 128), (128, 16, 64, 256)
 VARIANT_SHAPES = [(100, 1, 128, 256), (100, 16, 128, 128), (100, 32, 256, 256)]
 ODD_SHAPES = [(50, rows, 64, hidden) for hidden in (20, 48, 100, 150, 650) for rows in range(1, 10)]
+
+
+def parse_shape(text):
+    """T,B,I,H of a command line."""
+    sizes = tuple(int(n) for n in text.split(","))
+    if len(sizes) != 4 or min(sizes) < 1:
+        raise argparse.ArgumentTypeError(f"expected T,B,I,H, got {text!r}")
+    return sizes
 
 
 @dataclass(frozen=True)

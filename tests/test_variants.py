@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import CHECKPOINTS, Array, assert_same_bits
+from cases import as_tuple
+from support import CHECKPOINTS, Array, assert_same_bits, function_options
 
 import rnnkern as rk
 from rnnkern import functional, isa, reference
@@ -151,19 +152,15 @@ def states(layer: Any, B: int, seed: int) -> Any:
     shapes = layer(np.zeros((0, B, 5), layer.dtype))[1]
     rng = np.random.default_rng(seed)
     drawn = tuple(
-        rng.standard_normal(s.shape).astype(np.float32).astype(s.dtype) for s in parts(shapes)
+        rng.standard_normal(s.shape).astype(np.float32).astype(s.dtype) for s in as_tuple(shapes)
     )
     return drawn if isinstance(shapes, tuple) else drawn[0]
 
 
-def parts(s: Any) -> tuple[Any, ...]:
-    return s if isinstance(s, tuple) else (s,)
-
-
 def named(y: Any, hx_n: Any, dx: Any, dhx: Any, grads: Any) -> dict[str, Array]:
     out = {"y": y, "x": dx, **grads}
-    out |= {f"hx_n[{i}]": a for i, a in enumerate(parts(hx_n))}
-    return out | {f"hx[{i}]": a for i, a in enumerate(parts(dhx))}
+    out |= {f"hx_n[{i}]": a for i, a in enumerate(as_tuple(hx_n))}
+    return out | {f"hx[{i}]": a for i, a in enumerate(as_tuple(dhx))}
 
 
 def outputs(layer: Any, module: Any, variant: Variant, **more: Any) -> dict[str, Array]:
@@ -173,9 +170,7 @@ def outputs(layer: Any, module: Any, variant: Variant, **more: Any) -> dict[str,
         "dropout": 0.25, "seed": SEED, "first_step": 3, "regularization": layer.regularization,
         "restart_state": states(layer, 6, 4),
     }  # fmt: skip
-    keywords |= {
-        k: v for k, v in variant.options.items() if k not in ("proj_size", "peephole", "layer_norm")
-    }
+    keywords |= function_options(variant.options)
     name = variant.cls.__name__.lower()
     hx = states(layer, 6, 5)
     y, hx_n, tape = getattr(module, f"{name}_forward")(
@@ -184,7 +179,7 @@ def outputs(layer: Any, module: Any, variant: Variant, **more: Any) -> dict[str,
     dy = np.cos(np.arange(y.size)).reshape(y.shape).astype(y.dtype)
     dx, dhx, grads = getattr(module, f"{name}_backward")(tape, dy, states(layer, 6, 6))
     out = named(y, hx_n, dx, dhx, grads)
-    return out | {f"restart[{i}]": a for i, a in enumerate(parts(tape.restart_state_grad))}
+    return out | {f"restart[{i}]": a for i, a in enumerate(as_tuple(tape.restart_state_grad))}
 
 
 @variants
@@ -234,8 +229,8 @@ def test_rows_alone_and_steps(variant: Variant) -> None:
     y, hx_n = layer(x, **keywords)
     b, n = 3, keywords["lengths"][3]
     alone, state = layer(x[:n, b : b + 1], resets=keywords["resets"][:n, b : b + 1])
-    got = {"y": alone[:, 0]} | {f"{i}": s[:, 0] for i, s in enumerate(parts(state))}
-    want = {"y": y[:n, b]} | {f"{i}": s[:, b] for i, s in enumerate(parts(hx_n))}
+    got = {"y": alone[:, 0]} | {f"{i}": s[:, 0] for i, s in enumerate(as_tuple(state))}
+    want = {"y": y[:n, b]} | {f"{i}": s[:, b] for i, s in enumerate(as_tuple(hx_n))}
     assert_same_bits(got, want)
 
     causal = variant.layer(np.float32, bidirectional=False)
@@ -245,7 +240,7 @@ def test_rows_alone_and_steps(variant: Variant) -> None:
     if not variant.masked:
         recorded, last, _ = causal.record(x)
         assert_same_bits({"y": recorded}, {"y": y})
-        assert_same_bits(dict(enumerate(parts(last))), dict(enumerate(parts(hx_n))))
+        assert_same_bits(dict(enumerate(as_tuple(last))), dict(enumerate(as_tuple(hx_n))))
 
 
 @pytest.mark.parametrize("variant", [v for v in ALONE + MIXTURES if v.masked], ids=str)
@@ -256,7 +251,7 @@ def test_chunks_draw_what_the_whole_draws(variant: Variant) -> None:
     first, hx, _ = layer.record(x[:4], dropout_seed=5, first_step=2)
     rest, hx_n, _ = layer.record(x[4:], hx, dropout_seed=5, first_step=6)
     assert_same_bits({"y": np.concatenate([first, rest])}, {"y": whole})
-    assert_same_bits(dict(enumerate(parts(hx_n))), dict(enumerate(parts(last))))
+    assert_same_bits(dict(enumerate(as_tuple(hx_n))), dict(enumerate(as_tuple(last))))
 
 
 @pytest.mark.parametrize("variant", MIXTURES[::3], ids=str)
@@ -264,13 +259,11 @@ def test_inference_takes_expectations(variant: Variant) -> None:
     layer = variant.layer()
     x, keywords = arguments()
     name = variant.cls.__name__.lower()
-    options = {
-        k: v for k, v in variant.options.items() if k not in ("proj_size", "peephole", "layer_norm")
-    }
+    options = function_options(variant.options)
     want, state, _ = getattr(reference, f"{name}_forward")(
         x, layer.params, record=False, regularization=layer.regularization, **keywords, **options
     )
     y, hx_n = layer(x, **keywords)
     np.testing.assert_allclose(y, want, rtol=0, atol=1e-12 * max(1, np.abs(want).max()))
-    for got, expected in zip(parts(hx_n), parts(state), strict=True):
+    for got, expected in zip(as_tuple(hx_n), as_tuple(state), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)

@@ -114,18 +114,11 @@ static void absorb_outputs(const struct job *job, const struct direction *d, con
     }
 }
 
-/* A sum over 16 lanes and then over these, so that every level has the same. */
+/* Of n elements side by side. */
 static real norm(const real *x, int64_t n)
 {
-    real lanes[LANES] = {0}, sum = 0;
-    for (int64_t i = 0; i < n; i += LANES)
-        for (int v = 0; v < LANES; v += VL) {
-            const vec d = load_lanes(x + i + v, clamp_lanes(n - i - v));
-            v_store(lanes + v, v_fma(d, d, v_load(lanes + v)));
-        }
-    for (int v = 0; v < LANES; v++)
-        sum += lanes[v];
-    return (real)sqrt((double)sum);
+    const struct values all = {.base = x, .panel = LANES, .count = 1};
+    return (real)sqrt((double)sum_values(&all, n, 0, 1));
 }
 
 static real *norm_at(const struct job *job, const struct direction *d, int state, int64_t t, int64_t b)
@@ -141,12 +134,11 @@ static void report_norms(const struct job *job, const struct direction *d, const
 {
     if (!job->call->state_norms)
         return;
-    const int shared = part->split_units;
     sync_units(part);
-    for (int64_t i = begin + (shared ? part->member.index : 0); i < begin + n; i += shared ? part->member.count : 1)
+    FOR_SHARED_ROWS(part, n, i)
         for (int s = job->cell->first_state; s < job->cell->states; s++)
-            *norm_at(job, d, s, list->step[i], list->row[i]) =
-                norm(list->gradient[i] + s * job->part, state_size(job, s));
+            *norm_at(job, d, s, list->step[begin + i], list->row[begin + i]) =
+                norm(list->gradient[begin + i] + s * job->part, state_size(job, s));
     sync_units(part);
 }
 

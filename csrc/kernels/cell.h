@@ -39,7 +39,7 @@ struct options {
  * row at row[i] + k*part + p*LANES. */
 struct step {
     const struct options *options;
-    const real *unit_weights; /* [MAX_UNIT_WEIGHTS][part] */
+    const real *unit_weights; /* [unit_weights][part] */
     int64_t rows;
     real *const *z;
     const real *const *previous; /* state rows before the step */

@@ -52,17 +52,16 @@ static struct values gained(const struct step *s, const struct norm *n, int64_t 
                            .part = s->part};
 }
 
-/* Rows of a step, shared out where members have panels of all of them. */
-#define FOR_SHARED_ROWS(part_, s, i)                                                  \
-    for (int64_t i = (part_)->split_units ? (part_)->member.index : 0; i < (s)->rows; \
-         i += (part_)->split_units ? (part_)->member.count : 1)
+/* Of n rows, those that a member takes: its own, or where members have panels of all of them its share. */
+#define FOR_SHARED_ROWS(part, n, i)                                           \
+    for (int64_t i = (part)->split_units ? (part)->member.index : 0; i < (n); \
+         i += (part)->split_units ? (part)->member.count : 1)
 
 static void norm_statistics(const struct job *job, const struct part *part, const struct step *s, int group)
 {
     const struct norm *n = &job->cell->norm[group];
     const real count = (real)(n->count * job->hidden);
-    FOR_SHARED_ROWS(part, s, i)
-    {
+    FOR_SHARED_ROWS(part, s->rows, i) {
         const struct values x = raw_values(s, n, i);
         real *to = current_of(s, i, 0, job->cell->parts, 2 * group);
         const real mean = sum_values(&x, job->hidden, 0, 0) / count;
@@ -76,8 +75,7 @@ static void norm_sums(const struct job *job, const struct part *part, const stru
 {
     const struct norm *n = &job->cell->norm[group];
     const real count = (real)(n->count * job->hidden);
-    FOR_SHARED_ROWS(part, s, i)
-    {
+    FOR_SHARED_ROWS(part, s->rows, i) {
         const struct values d = gained(s, n, i, n->gate), product = gained(s, n, i, n->product);
         real *to = gradient_of(s, i, 0, job->cell->parts, 2 * group);
         to[0] = sum_values(&d, job->hidden, 0, 0) / count;

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from . import act, stack
 from .product import product, product_backward
-from .stack import Array, BackwardOptions, Cell, ForwardOptions, Sizes, States, Tape, Weights
+from .stack import Array, Cell, ForwardOptions, Sizes, States, Tape, Weights
 
 
 class IndRNNCell(Cell):
@@ -58,12 +58,4 @@ def indrnn_forward(
     return y, h_n, tape
 
 
-def indrnn_backward(
-    tape: Tape,
-    dy: npt.ArrayLike | None = None,
-    dhx_n: npt.ArrayLike | None = None,
-    **options: Unpack[BackwardOptions],
-) -> tuple[Array, Array, dict[str, Array]]:
-    """From the gradients of y and h_n to those of x, hx and params; see `stack.backward`."""
-    dx, dhx, grads = stack.backward(tape, dy, dhx_n, **options)
-    return dx, dhx, grads
+indrnn_backward = stack.backward

@@ -21,7 +21,6 @@ from .product import layer_norm, layer_norm_backward, product, product_backward
 from .stack import (
     BIASES,
     Array,
-    BackwardOptions,
     Cell,
     ForwardOptions,
     Sizes,
@@ -182,13 +181,4 @@ def lstm_forward(
     return y, (h_n, c_n), tape
 
 
-def lstm_backward(
-    tape: Tape,
-    dy: npt.ArrayLike | None = None,
-    dhx_n: StatePair | None = None,
-    **options: Unpack[BackwardOptions],
-) -> tuple[Array, tuple[Array, Array], dict[str, Array]]:
-    """From the gradients of y and (h_n, c_n) to those of x, (h, c) and params; see
-    `stack.backward`."""
-    dx, (dh, dc), grads = stack.backward(tape, dy, dhx_n, **options)
-    return dx, (dh, dc), grads
+lstm_backward = stack.backward

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from . import act, stack
 from .product import product, product_backward
-from .stack import Array, BackwardOptions, Cell, ForwardOptions, Sizes, States, Tape, Weights
+from .stack import Array, Cell, ForwardOptions, Sizes, States, Tape, Weights
 
 
 class MinGRUCell(Cell):
@@ -66,12 +66,4 @@ def mingru_forward(
     return y, h_n, tape
 
 
-def mingru_backward(
-    tape: Tape,
-    dy: npt.ArrayLike | None = None,
-    dhx_n: npt.ArrayLike | None = None,
-    **options: Unpack[BackwardOptions],
-) -> tuple[Array, Array, dict[str, Array]]:
-    """From the gradients of y and h_n to those of x, hx and params; see `stack.backward`."""
-    dx, dhx, grads = stack.backward(tape, dy, dhx_n, **options)
-    return dx, dhx, grads
+mingru_backward = stack.backward

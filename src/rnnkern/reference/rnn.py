@@ -10,7 +10,6 @@ from .product import product, product_backward
 from .stack import (
     BIASES,
     Array,
-    BackwardOptions,
     Cell,
     ForwardOptions,
     Sizes,
@@ -67,12 +66,4 @@ def rnn_forward(
     return y, h_n, tape
 
 
-def rnn_backward(
-    tape: Tape,
-    dy: npt.ArrayLike | None = None,
-    dhx_n: npt.ArrayLike | None = None,
-    **options: Unpack[BackwardOptions],
-) -> tuple[Array, Array, dict[str, Array]]:
-    """From the gradients of y and h_n to those of x, hx and params; see `stack.backward`."""
-    dx, dhx, grads = stack.backward(tape, dy, dhx_n, **options)
-    return dx, dhx, grads
+rnn_backward = stack.backward

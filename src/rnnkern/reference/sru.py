@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from . import act, stack
 from .product import product, product_backward
-from .stack import Array, BackwardOptions, Cell, ForwardOptions, Sizes, States, Tape, Weights
+from .stack import Array, Cell, ForwardOptions, Sizes, States, Tape, Weights
 
 
 class SRUCell(Cell):
@@ -80,12 +80,4 @@ def sru_forward(
     return y, c_n, tape
 
 
-def sru_backward(
-    tape: Tape,
-    dy: npt.ArrayLike | None = None,
-    dhx_n: npt.ArrayLike | None = None,
-    **options: Unpack[BackwardOptions],
-) -> tuple[Array, Array, dict[str, Array]]:
-    """From the gradients of y and c_n to those of x, hx and params; see `stack.backward`."""
-    dx, dhx, grads = stack.backward(tape, dy, dhx_n, **options)
-    return dx, dhx, grads
+sru_backward = stack.backward

@@ -80,12 +80,6 @@ class ForwardOptions(TypedDict, total=False):
     all_layers: bool
 
 
-class BackwardOptions(TypedDict, total=False):
-    """Keyword arguments of `backward`."""
-
-    clip_state_grad: float
-
-
 # One step: the cell between its masks
 
 
@@ -308,9 +302,15 @@ def forward(
 
 
 def backward(
-    tape: Tape, dy: npt.ArrayLike | None, dhx_n: Any, *, clip_state_grad: float = np.inf
+    tape: Tape,
+    dy: npt.ArrayLike | None = None,
+    dhx_n: Any = None,
+    *,
+    clip_state_grad: float = np.inf,
 ) -> tuple[Array, Any, dict[str, Array]]:
     """From the gradients of y and the final states (None: zeros) to those of x, hx and params.
+
+    The same for all cells, since the tape knows which it is of: `lstm_backward` and so on.
 
     What dy holds behind a length is ignored, and the gradient of x is zero there. Every step cuts
     each element of the gradient that it hands on, of the state before it, to what clip_state_grad
