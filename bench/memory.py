@@ -47,7 +47,7 @@ def ways_table(rounds):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((steps, rows, inputs), np.float32)
     dy = rng.standard_normal((steps, rows, hidden), np.float32)
-    layers = {way: rk.LSTM(inputs, hidden, seed=0) for way in WAYS}  # each with a spare tape
+    layers = {way: rk.LSTM(inputs, hidden, seed=0) for way in WAYS}
     found = {way: [] for way in WAYS}
     for n in range(rounds + 1):
         for way, layer in layers.items():

@@ -1504,27 +1504,6 @@ def test_one_layer_serves_many_threads() -> None:
     assert not layer.flat_grads.any()
 
 
-def test_the_memory_of_a_tape_serves_the_next() -> None:
-    layer, x = rk.LSTM(3, 5, seed=0), np.ones((4, 2, 3), np.float32)
-    first = layer.record(x)[2]
-    block = first._block
-    first.backward(np.ones((4, 2, 5), np.float32))
-    again, other = layer.record(x)[2], layer.record(x)[2]
-    assert again._block is block
-    assert other._block is not block
-    retained = again.backward(retain=True)
-    assert again._block is block
-    np.testing.assert_array_equal(again.backward()[0], retained[0])
-    somewhat_smaller = layer.record(x[:3])[2]
-    assert somewhat_smaller._block is block
-    assert somewhat_smaller.nbytes == layer.memory_estimate(3, 2)["tape"]
-    somewhat_smaller.backward(retain=True)
-    somewhat_smaller.backward()
-    much_smaller = layer.record(x[:1, :1])[2]
-    assert much_smaller._block is not block
-    assert copy.deepcopy(layer)._spare == pickle.loads(pickle.dumps(layer))._spare == []
-
-
 @pytest.mark.parametrize("num_layers", [1, 3])
 @pytest.mark.parametrize("all_layers", [False, True])
 @pytest.mark.parametrize("batch_first", [False, True])

@@ -69,6 +69,7 @@ static void step_backward(const struct job *job, const struct direction *d, cons
         g.c_offset = pass->part * job->part;
         g.width = job->part;
         g.cont = pass->adds;
+        g.turned = s->turned;
         product_run(&g, panel_begin(part, inputs), panel_end(part, inputs));
     }
 }
@@ -228,7 +229,7 @@ static void chunk_backward(const struct job *job, const struct direction *d, con
     int64_t at = 0;
     for (int64_t q = end - 1; q >= begin; q--) {
         const int64_t n = own_rows(part, active(&job->plan, d->reverse, q));
-        const struct step s = step_rows(job, d, k, list, at, n);
+        const struct step s = step_rows(job, d, k, list, at, n, q);
         absorb_outputs(job, d, part, list, at, n);
         report_norms(job, d, part, list, at, n);
         step_backward(job, d, part, &s);
@@ -293,11 +294,7 @@ static struct block recomputed_block(const struct job *job, const struct directi
 static void direction_backward(const struct job *job, const struct direction *d, const struct part *part)
 {
     const struct plan *plan = &job->plan;
-    const int64_t sums = gradient_size(job, d->layer) / LANES;
     transpose_matrices(job, d, part);
-    if (job->grads && !job->call->row_grads)
-        memset(job->sums->total + own_begin(part, sums) * LANES, 0,
-               (size_t)(own_end(part, sums) - own_begin(part, sums)) * LANES * sizeof(real));
     for (int64_t j = part->member.index; job->drestart_rows && j < job->restart_rows; j += part->member.count) {
         memset(job->drestart_run + j * job->width, 0, (size_t)job->width * sizeof(real));
         memset(job->drestart_total + j * job->width, 0, (size_t)job->width * sizeof(real));
@@ -325,7 +322,7 @@ static void direction_backward(const struct job *job, const struct direction *d,
         save_state(job, job->gradient + j * job->width, job->dhx, d->index * plan->rows + plan->order[j]);
     if (job->drestart_rows)
         save_restart_gradient(job, d, part);
-    if (job->grads && !job->call->row_grads)
+    if (job->grads && !job->call->row_grads && plan->real_rows)
         add_weight_gradient(job, d, part, job->sums, 0);
     rk_barrier(&part->member);
 }

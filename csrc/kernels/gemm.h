@@ -16,9 +16,13 @@
 
 #define LANES 16       /* of a panel, at every level and dtype */
 #define TILE_COLUMNS 4 /* vectors of a register tile */
-#define MAX_COLUMNS 8  /* of a tile of one row, where four sums would wait for each other */
-#define K_BLOCK 2048   /* of a product over gate rows */
-#define RUN_ROWS 256   /* rows that are summed from zero before they join the weight gradient's total */
+#define MAX_COLUMNS 8  /* of a tile of one row and short k, where four sums would wait for each other */
+#define SHORT_K 256
+#define K_BLOCK 2048 /* of a product over gate rows */
+#define RUN_ROWS 256 /* rows that are summed from zero before they join the weight gradient's total */
+
+static inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* The k range of a product: `count` pieces of `length` consecutive elements, `stride` apart, then `tails` pieces of
  * `tail_length`, LANES apart. The forward product has one piece; over gate rows each panel is a piece, and the last
@@ -148,22 +152,26 @@ struct product {
     const real *bias;          /* [panel][bias_panel] */
     int64_t bias_panel;
     int cont; /* the first `cont` vectors of a panel continue from C */
+    int turned;
 };
 
-static inline int64_t clamp_lanes(int64_t n) { return n < 0 ? 0 : n > VL ? VL : n; }
+/* A matrix too large for a cache is read over and over, once a step. Read from one end to the other it would have left the
+ * cache before it comes again; in turns, forwards and backwards, the part that was read last is there. */
+static inline int64_t turned_index(int turned, int64_t i, int64_t n) { return turned ? n - 1 - i : i; }
+
+static inline int64_t clamp_lanes(int64_t n) { return max_of(0, min_of(n, VL)); }
 static inline int64_t panels_of(int64_t units) { return (units + LANES - 1) / LANES; }
 
 /* A panel is `ns` slots of VECTORS vectors, which lie one behind the other: a tile takes some of them, or those of several
  * narrow panels. */
 #define VECTORS (LANES / VL)
 
-static inline int tile_columns(int64_t rows) { return rows == 1 ? MAX_COLUMNS : TILE_COLUMNS; }
-
-static inline int panels_per_tile(int ns, int64_t rows)
+static inline int tile_columns(const struct product *g)
 {
-    const int panels = tile_columns(rows) / (ns * VECTORS);
-    return panels ? panels : 1;
+    return g->rows == 1 && g->k_total <= SHORT_K ? MAX_COLUMNS : TILE_COLUMNS;
 }
+
+static inline int panels_per_tile(int ns, int columns) { return (int)max_of(1, columns / (ns * VECTORS)); }
 
 /* The place of a vector in panels of ns slots; columns of a tile follow one another. */
 struct place {
@@ -188,7 +196,7 @@ static const real zeros[VL];
 /* Panels first..first+count-1 for all rows. */
 static void product_panels(const struct product *g, int64_t first, int count)
 {
-    const int vectors = count * g->ns * VECTORS, most = tile_columns(g->rows), columns = (vectors + most - 1) / most;
+    const int vectors = count * g->ns * VECTORS, most = tile_columns(g), columns = (vectors + most - 1) / most;
     const int64_t tiles = (g->rows + MAX_ROWS - 1) / MAX_ROWS;
     struct place at = {.panel = first};
     for (int n = 0, begin = 0, end; n < columns; n++, begin = end) {
@@ -213,8 +221,9 @@ static void product_panels(const struct product *g, int64_t first, int count)
 /* Over gate rows k can be so long that a tile's panels leave L2 before the next rows need them, hence the blocks. */
 static void product_run(const struct product *g, int64_t begin, int64_t end)
 {
-    const int step = panels_per_tile(g->ns, g->rows);
-    const int64_t block = g->k.count > 1 ? K_BLOCK / g->k.length : 1;
+    const int group = panels_per_tile(g->ns, tile_columns(g));
+    const int64_t groups = (end - begin + group - 1) / group;
+    const int64_t block = g->k.count > 1 && g->rows > MAX_ROWS ? K_BLOCK / g->k.length : max_of(1, g->k.count);
     struct product part = *g;
     for (int64_t n = 0; n == 0 || n < g->k.count; n += block) {
         const int last = n + block >= g->k.count;
@@ -223,14 +232,21 @@ static void product_run(const struct product *g, int64_t begin, int64_t end)
         part.a_offset = g->a_offset + n * g->k.stride;
         part.b = g->b + n * g->k.length * g->ns * LANES;
         part.cont = n ? g->ns : g->cont;
-        for (int64_t p = begin; p < end; p += step)
-            product_panels(&part, p, (int)(end - p < step ? end - p : step));
+        for (int64_t i = 0; i < groups; i++) {
+            const int64_t p = begin + turned_index(g->turned, i, groups) * group;
+            product_panels(&part, p, (int)min_of(group, end - p));
+        }
     }
 }
 
-/* Run sums of a weight gradient: total[panel][k][ns][16] += sum over rows of a[row][k] * b[row][ns][16], for a block of
- * at most RUN_ROWS rows that lie in one run. A run starts from zero (`opens`) or continues from `run`, is kept in `run`
- * or, when it is complete (`closes`), added to `total`.
+/* Some rows of a run: its sum starts from zero (`opens`) or continues from the one kept, and is kept again or, when it is
+ * complete (`closes`), becomes the total, or is added to it (`adds`) where it is not the first. */
+struct run_part {
+    int opens, closes, adds;
+};
+
+/* Run sums of a weight gradient: total[panel][k][ns][16] = sum over rows of a[row][k] * b[row][ns][16], for a block of
+ * at most RUN_ROWS rows that lie in one run.
  * a is [k][RUN_ROWS]; panel p of b starts at b + p*b_panel, its row r at r*b_row. */
 struct run_sum {
     int64_t rows, k;
@@ -238,7 +254,7 @@ struct run_sum {
     int64_t b_panel, b_row;
     int ns;
     real *run, *total;
-    int opens, closes;
+    struct run_part part;
 };
 
 static void add_into(real *total, const real *sum, int64_t n)
@@ -251,10 +267,10 @@ static void run_sum_panels(const struct run_sum *g, int64_t first, int count, in
 {
     const int vectors = count * g->ns * VECTORS, columns = (vectors + TILE_COLUMNS - 1) / TILE_COLUMNS;
     const int64_t row_size = g->ns * LANES, panel_size = g->k * row_size;
-    real *const target = g->closes ? g->total : g->run;
+    real *const target = g->part.closes ? g->total : g->run;
     for (int64_t n = tile_begin; n < tile_end; n++) {
         const int64_t k0 = n * MAX_ROWS;
-        const int mr = (int)(g->k - k0 < MAX_ROWS ? g->k - k0 : MAX_ROWS);
+        const int mr = (int)min_of(g->k - k0, MAX_ROWS);
         const real *a[MAX_ROWS];
         real *c[MAX_ROWS], *from[MAX_ROWS];
         for (int m = 0; m < mr; m++) {
@@ -274,13 +290,13 @@ static void run_sum_panels(const struct run_sum *g, int64_t first, int count, in
                              .k = krange_dense(g->rows),
                              .b = g->b,
                              .b_step = g->b_row,
-                             .add = g->closes};
+                             .add = g->part.closes && g->part.adds};
             for (int j = 0; j < end - begin; j++, next_place(&at, g->ns)) {
                 const int64_t lane = at.slot * LANES + at.lane;
                 t.b_column[j] = at.panel * g->b_panel + lane;
                 t.c_column[j] = at.panel * panel_size + lane;
                 t.lanes[j] = VL;
-                t.start[j] = g->opens ? zeros : NULL;
+                t.start[j] = g->part.opens ? zeros : NULL;
             }
             tile_run(&t, mr, end - begin);
         }
@@ -289,9 +305,9 @@ static void run_sum_panels(const struct run_sum *g, int64_t first, int count, in
 
 static void run_sum(const struct run_sum *g, int64_t panels, int64_t tile_begin, int64_t tile_end)
 {
-    const int step = panels_per_tile(g->ns, MAX_ROWS);
+    const int step = panels_per_tile(g->ns, TILE_COLUMNS);
     for (int64_t p = 0; p < panels; p += step)
-        run_sum_panels(g, p, (int)(panels - p < step ? panels - p : step), tile_begin, tile_end);
+        run_sum_panels(g, p, (int)min_of(step, panels - p), tile_begin, tile_end);
 }
 
 #endif

@@ -69,7 +69,7 @@ static void pack_run_input(const struct job *job, const struct rows *list, int i
 
 /* A run, or a part of one, of the listed rows, whose gate rows lie at b, b + slots*16, ...; for the tiles of a part, NULL: all. */
 static void sum_run(const struct job *job, const struct direction *d, const struct part *part, const struct sums *sums,
-                    const struct rows *list, const real *b, int64_t b_panel, int opens, int closes)
+                    const struct rows *list, const real *b, int64_t b_panel, struct run_part run_part)
 {
     for (int index = 0; index <= job->cell->passes; index++) {
         const struct operand_view o = operand_at(job, d, index);
@@ -88,15 +88,14 @@ static void sum_run(const struct job *job, const struct direction *d, const stru
                                     .ns = o.count,
                                     .run = sums->run + o.offset,
                                     .total = sums->total + o.offset,
-                                    .opens = opens,
-                                    .closes = closes};
+                                    .part = run_part};
         run_sum(&sum, panels_of(units_of(job, index)), begin, end);
     }
 }
 
 /* The same for weights of units, of a member's panels; NULL: all. */
 static void sum_unit_weights(const struct job *job, const struct part *part, const struct sums *sums,
-                             const struct rows *list, int64_t z_panel, int opens, int closes)
+                             const struct rows *list, int64_t z_panel, struct run_part run_part)
 {
     const int64_t begin = part ? own_begin(part, job->panels) : 0,
                   end = part ? own_end(part, job->panels) : job->panels;
@@ -105,7 +104,7 @@ static void sum_unit_weights(const struct job *job, const struct part *part, con
         for (int64_t at = begin * LANES; at < end * LANES; at += VL) {
             const int64_t z_at = at / LANES * z_panel + w->slot * LANES + at % LANES,
                           part_at = w->part * job->part + at;
-            vec run = opens ? v_zero() : v_load(sums->run + k * job->part + at);
+            vec run = run_part.opens ? v_zero() : v_load(sums->run + k * job->part + at);
             for (int64_t i = 0; i < list->n; i++) {
                 const vec dz = v_load(list->z[i] + z_at);
                 run = w->from == NOTHING
@@ -113,8 +112,8 @@ static void sum_unit_weights(const struct job *job, const struct part *part, con
                           : v_fma(dz, v_load((w->from == PREVIOUS ? list->previous[i] : list->current[i]) + part_at),
                                   run);
             }
-            real *to = (closes ? sums->total : sums->run) + k * job->part + at;
-            v_store(to, closes ? v_add(v_load(to), run) : run);
+            real *to = (run_part.closes ? sums->total : sums->run) + k * job->part + at;
+            v_store(to, run_part.closes && run_part.adds ? v_add(v_load(to), run) : run);
         }
     }
 }
@@ -127,9 +126,11 @@ static void weight_gradient(const struct job *job, const struct direction *d, co
     for (int64_t next; begin < end; begin = next) {
         next = min_of(end, (begin / RUN_ROWS + 1) * RUN_ROWS);
         list_rows(job, d, k, begin, next, 0, 1, list);
-        const int opens = begin % RUN_ROWS == 0, closes = next % RUN_ROWS == 0 || next == job->plan.real_rows;
-        sum_run(job, d, part, job->sums, list, gates_at(job, k, begin), k->z_panel, opens, closes);
-        sum_unit_weights(job, part, job->sums, list, k->z_panel, opens, closes);
+        const struct run_part run_part = {.opens = begin % RUN_ROWS == 0,
+                                          .closes = next % RUN_ROWS == 0 || next == job->plan.real_rows,
+                                          .adds = begin >= RUN_ROWS};
+        sum_run(job, d, part, job->sums, list, gates_at(job, k, begin), k->z_panel, run_part);
+        sum_unit_weights(job, part, job->sums, list, k->z_panel, run_part);
     }
 }
 
@@ -190,16 +191,18 @@ static void row_gradients(const struct job *job, const struct direction *d, cons
     const int64_t size = job->cell->slots * LANES, panel = RUN_ROWS * size;
     FOR_OWN_SEQUENCES(job, part, j) {
         const int64_t first = d->reverse ? plan->steps - plan->length[j] : 0, last = first + plan->length[j];
-        memset(sums->total, 0, (size_t)gradient_size(job, d->layer) * sizeof(real));
+        if (first == last)
+            continue;
         for (int64_t end = last, begin; end > first; end = begin) {
+            const struct run_part run_part = {.opens = 1, .closes = 1, .adds = end < last};
             begin = max_of(first, end - RUN_ROWS);
             list_rows(job, d, k, stored(plan, d->reverse, end), stored(plan, d->reverse, begin), j, plan->rows, list);
             for (int64_t p = 0; p < job->panels; p++)
                 for (int64_t i = 0; i < list->n; i++)
                     memcpy(sums->gates + p * panel + i * size, list->z[i] + p * k->z_panel,
                            (size_t)size * sizeof(real));
-            sum_run(job, d, NULL, sums, list, sums->gates, panel, 1, 1);
-            sum_unit_weights(job, NULL, sums, list, k->z_panel, 1, 1);
+            sum_run(job, d, NULL, sums, list, sums->gates, panel, run_part);
+            sum_unit_weights(job, NULL, sums, list, k->z_panel, run_part);
         }
         add_weight_gradient(job, d, NULL, sums, plan->order[j]);
     }

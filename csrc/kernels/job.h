@@ -94,9 +94,6 @@ struct block {
     real *states, *gates;
 };
 
-static inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
-
 static inline int64_t input_of(const rnnkern_net *net, int64_t layer)
 {
     return layer ? net->num_directions * (net->proj_size ? net->proj_size : net->hidden_size) : net->input_size;

@@ -39,8 +39,13 @@ ALWAYS_INLINE void lstm_forward_body(const struct step *s, int64_t p, const stru
         const vec out = activate(&o->gate, lstm_look(s, o, g_slot, p, v, c, v_load(out_at)));
         v_store(out_at, out);
         carry_cell(s, o, i, p, v, c);
-        if (!o->normalised)
-            v_store(current_of(s, i, p, o->out, v), v_mul(out, activate(&o->output, c)));
+    }
+    if (o->normalised)
+        return;
+    FOR_EACH_VECTOR(s, i, v) { /* of its own, so that these rows' tanh(c) do not wait for their gates */
+        const vec out = v_load(slot_of(s, i, p, o->gates + g_slot + 1, v));
+        const vec c = v_load(current_of(s, i, p, o->fresh, v));
+        v_store(current_of(s, i, p, o->out, v), v_mul(out, activate(&o->output, c)));
     }
 }
 

@@ -72,7 +72,7 @@ static void point_at(const struct rows *list, rnnkern_rows sequence)
 }
 
 static struct step step_rows(const struct job *job, const struct direction *d, const struct block *k,
-                             const struct rows *list, int64_t i, int64_t n)
+                             const struct rows *list, int64_t i, int64_t n, int64_t q)
 {
     return (struct step){.options = job->options,
                          .unit_weights = d->unit_weights,
@@ -82,7 +82,8 @@ static struct step step_rows(const struct job *job, const struct direction *d, c
                          .current = list->current + i,
                          .gradient = list->gradient + i,
                          .z_panel = k->z_panel,
-                         .part = job->part};
+                         .part = job->part,
+                         .turned = (int)((job->call->first_step + q) % 2)};
 }
 
 /* The end of the chunk that starts at step q: as many steps as fit, at least one, not beyond `limit`. */

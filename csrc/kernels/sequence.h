@@ -60,8 +60,10 @@ static void points_forward(const struct pass *pass, const struct step *s, int64_
 static void product_forward(const struct pass *pass, const struct product *product, const struct step *s, int64_t begin,
                             int64_t end)
 {
-    const int group = product ? panels_per_tile(product->ns, s->rows) : 1;
-    for (int64_t p = begin; p < end; p += group) {
+    const int group = product ? panels_per_tile(product->ns, tile_columns(product)) : 1;
+    const int64_t groups = (end - begin + group - 1) / group;
+    for (int64_t i = 0; i < groups; i++) {
+        const int64_t p = begin + turned_index(s->turned, i, groups) * group;
         const int count = (int)min_of(group, end - p);
         if (product)
             product_panels(product, p, count);
@@ -195,7 +197,7 @@ static void chunk_forward(const struct job *job, const struct direction *d, cons
     for (int64_t q = begin; q < end; q++) {
         const int64_t n = own_rows(part, active(&job->plan, d->reverse, q));
         at -= n;
-        const struct step s = step_rows(job, d, k, list, at, n);
+        const struct step s = step_rows(job, d, k, list, at, n, q);
         step_forward(job, d, part, &s);
     }
 }

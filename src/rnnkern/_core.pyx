@@ -473,6 +473,13 @@ cdef int64_t restart_rows(Call call):
     return call.c.rows if call.c.restart_kind == RESTART_PER_ROW else 1
 
 
+def aligned(size_t size):
+    """New memory, uint8, of so many bytes that start where the kernels may work."""
+    cdef cnp.ndarray memory = np.empty(size + RNNKERN_ALIGNMENT, np.uint8)
+    cdef size_t start = -<uintptr_t>cnp.PyArray_DATA(memory) % RNNKERN_ALIGNMENT
+    return memory[start:start + size]
+
+
 cdef void *block(array, size_t bytes) except? NULL:
     """A uint8 array of at least that many bytes, aligned."""
     if array is None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _core, threads
+from .memory import new_array
 from .structure import CELLS, Options, Structure, check_structure
 from .validation import (
     MAX_AXIS,
@@ -124,14 +125,6 @@ def _dense(a: Array, dtype: np.dtype[Any]) -> Array:
     return np.require(a, dtype, ["C", "A"])
 
 
-def new_block(size: int) -> Array:
-    """Aligned memory for the kernels, at least one byte; not initialised."""
-    size = max(size, 1)  # NumPy would not keep the alignment of an empty slice
-    memory = np.empty(size + _core.ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _core.ALIGNMENT
-    return memory[start : start + size]
-
-
 # ---- sequences and states
 
 
@@ -174,7 +167,7 @@ class Layout:
 
         shape: features, or (n, features).
         """
-        full = np.empty(self.shape(*shape), self.dtype)
+        full = new_array(self.shape(*shape), self.dtype)
         return full, self.time_major(full, len(shape) > 1)
 
     def sequence(self, name: str, a: ArrayLike, *shape: int) -> Array:

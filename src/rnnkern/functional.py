@@ -50,11 +50,11 @@ from .arguments import (
     as_resets,
     as_states,
     network,
-    new_block,
     new_call,
     strided_rows,
 )
 from .dropconnect import DropConnect
+from .memory import new_block
 from .packed import Packed, pack
 from .structure import (
     CellOptions,
@@ -64,7 +64,7 @@ from .structure import (
     cell_options,
     check_regularization,
 )
-from .tape import Tape, tape_block
+from .tape import Tape
 from .validation import (
     Array,
     as_floats,
@@ -180,10 +180,9 @@ def _forward(
     out: Array | None = None,
     all_layers: bool = False,
     trace: bool = False,
-    spare: list[Array] | None = None,
     **unknown: Any,
 ) -> Any:
-    """See ForwardOptions; ``spare`` is where a tape takes its memory from, and gives it back to."""
+    """See ForwardOptions."""
     if unknown:
         function = f"{options.name}_forward"
         raise TypeError(f"{function}() got an unexpected keyword argument {min(unknown)!r}")
@@ -225,10 +224,10 @@ def _forward(
         _infer(packed, call, x_rows, hx_parts, restart, y_rows, hx_n)
         return (y, as_states(hx_n)) if gates is None else (y, as_states(hx_n), gates)
     _, tape_size, workspace_size, _ = _core.sizes(net, call)
-    block, workspace = tape_block(tape_size, spare), new_block(workspace_size)
+    block, workspace = new_block(tape_size), new_block(workspace_size)
     arrays = (x_rows, hx_parts, restart, y_rows, hx_n, block, workspace)
     _core.forward(net, call, packed.block, *arrays)
-    tape = Tape(packed, call, layout, x_rows, block, restart, learned, shape, spare, dropped)
+    tape = Tape(packed, call, layout, x_rows, block, restart, learned, shape, dropped)
     tape.trace = gates
     return y, as_states(hx_n), tape
 

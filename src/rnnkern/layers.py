@@ -219,7 +219,6 @@ class _Layer(Recurrent, _Sequences[S]):
             num_threads=num_threads,
             all_layers=all_layers,
             trace=trace,
-            spare=self._spare,
         )
         tape.grads = self.grads
         return y, hx_n, tape

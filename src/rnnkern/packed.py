@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from . import _core, threads
-from .arguments import network, new_block, new_call
+from .arguments import network, new_call
+from .memory import new_block
 from .structure import CellOptions, Structure, cell_options
 from .validation import Array
 

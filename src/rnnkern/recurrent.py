@@ -101,7 +101,6 @@ class Recurrent(Module):
         check_structure(structure)
         check_fits(*structure.parameter_count(), dtype)  # before there are names
         super().__init__(self._shapes(structure.parameter_shapes()), dtype)
-        self._spare: list[Array] = []  # the memory of the last tape, for the next
 
     def _checked(self, name: str, value: Any) -> Any:
         """The value of an option in its usual form."""
@@ -110,9 +109,6 @@ class Recurrent(Module):
         if name in _CHECKS:
             return _CHECKS[name](name, value)
         return check_option(self._cell, name, value)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_spare": []}
 
     @staticmethod
     def _shapes(shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:

@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _core, functional, threads
-from .arguments import Layout, States, as_states, new_block, new_call
+from .arguments import Layout, States, as_states, new_call
 from .files import read_archive
+from .memory import new_block
 from .packed import Packed
 from .structure import Structure
 from .validation import (

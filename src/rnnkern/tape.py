@@ -10,19 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _core, threads
-from .arguments import Layout, States, as_states, new_block
+from .arguments import Layout, States, as_states
 from .dropconnect import DropConnect
+from .memory import new_block
 from .packed import Packed
 from .validation import Array, Shape, as_targets, boolean, limit
-
-
-def tape_block(size: int, spare: list[Array] | None) -> Array:
-    """Memory for a tape: the spare block if it fits, since clearing new pages takes long."""
-    try:
-        block = spare.pop() if spare else None
-    except IndexError:  # another thread was faster
-        block = None
-    return block if block is not None and size <= block.nbytes <= 2 * size else new_block(size)
 
 
 class Tape:
@@ -43,12 +35,11 @@ class Tape:
         restart: tuple[Array, ...] | None,
         learned: tuple[bool, bool],
         output_shape: tuple[int, ...],
-        spare: list[Array] | None,
         dropped: DropConnect | None = None,
     ) -> None:
         self._packed, self._call, self._layout = packed, call, layout
         self._x, self._block = x.view(), block  # a view: x itself may be given another shape
-        self._output_shape, self._spare = output_shape, spare
+        self._output_shape = output_shape
         self._learned = learned  # whether rows start, and restart, from the learned states
         self._restart_shapes = None if restart is None else [part.shape for part in restart]
         self._dropped = dropped
@@ -80,7 +71,7 @@ class Tape:
         """Bytes that the tape holds beside x and the packed weights."""
         if self._block is None:
             return 0
-        return _core.sizes(self._packed.net, self._call)[1]  # a spare block may be larger
+        return _core.sizes(self._packed.net, self._call)[1]
 
     @cached_property
     def shapes(self) -> Mapping[str, Shape]:
@@ -177,8 +168,6 @@ class Tape:
             workspace,
         )
         if not retain:
-            if self._spare is not None and block is not None:
-                self._spare[:] = [block]
             self._block = None
         if move is not None:
             move()
