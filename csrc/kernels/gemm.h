@@ -18,6 +18,7 @@
 #define TILE_COLUMNS 4 /* vectors of a register tile */
 #define MAX_COLUMNS 8  /* of a tile of one row and short k, where four sums would wait for each other */
 #define SHORT_K 256
+#define PREFETCHED 8 /* elements of k ahead, where a tile has multiplications enough to pay for it */
 #define K_BLOCK 2048 /* of a product over gate rows */
 #define RUN_ROWS 256 /* rows that are summed from zero before they join the weight gradient's total */
 
@@ -61,17 +62,25 @@ ALWAYS_INLINE void tile_body(const struct tile *t, const int mr, const int nv)
     vec acc[MAX_ROWS][MAX_COLUMNS];
     const real *a[MAX_ROWS], *b[MAX_COLUMNS];
     UNROLL
-    for (int j = 0; j < nv; j++)
-        b[j] = t->b + t->b_column[j];
-    UNROLL
-    for (int m = 0; m < mr; m++) {
+    for (int m = 0; m < mr; m++)
         a[m] = t->a[m] + t->a_offset;
-        UNROLL
-        for (int j = 0; j < nv; j++) {
-            const real *from = t->from[m] + t->c_column[j];
-            acc[m][j] = t->start[j]         ? v_load(t->start[j])
-                        : t->lanes[j] == VL ? v_load(from)
-                                            : v_load_n(from, t->lanes[j]);
+    UNROLL
+    for (int j = 0; j < nv; j++) {
+        const int64_t column = t->c_column[j];
+        b[j] = t->b + t->b_column[j];
+        if (t->start[j]) {
+            const vec start = v_load(t->start[j]);
+            UNROLL
+            for (int m = 0; m < mr; m++)
+                acc[m][j] = start;
+        } else if (t->lanes[j] == VL) {
+            UNROLL
+            for (int m = 0; m < mr; m++)
+                acc[m][j] = v_load(t->from[m] + column);
+        } else {
+            UNROLL
+            for (int m = 0; m < mr; m++)
+                acc[m][j] = v_load_n(t->from[m] + column, t->lanes[j]);
         }
     }
     const int64_t b_step = t->b_step, pieces = t->k.count + t->k.tails;
@@ -86,6 +95,9 @@ ALWAYS_INLINE void tile_body(const struct tile *t, const int mr, const int nv)
             for (int j = 0; j < nv; j++)
                 bj[j] = v_load(b[j] + kb);
             UNROLL
+            for (int j = 0; mr > 3 && j < nv; j++)
+                __builtin_prefetch(b[j] + kb + PREFETCHED * b_step);
+            UNROLL
             for (int m = 0; m < mr; m++) {
                 vec am = v_set1(a[m][ka]);
                 UNROLL
@@ -95,16 +107,20 @@ ALWAYS_INLINE void tile_body(const struct tile *t, const int mr, const int nv)
         }
     }
     UNROLL
-    for (int m = 0; m < mr; m++) {
-        UNROLL
-        for (int j = 0; j < nv; j++) {
-            real *to = t->c[m] + t->c_column[j];
-            if (t->add)
-                v_store(to, v_add(v_load(to), acc[m][j]));
-            else if (t->lanes[j] == VL)
-                v_store(to, acc[m][j]);
-            else
-                v_store_n(to, t->lanes[j], acc[m][j]);
+    for (int j = 0; j < nv; j++) {
+        const int64_t column = t->c_column[j];
+        if (t->add) {
+            UNROLL
+            for (int m = 0; m < mr; m++)
+                v_store(t->c[m] + column, v_add(v_load(t->c[m] + column), acc[m][j]));
+        } else if (t->lanes[j] == VL) {
+            UNROLL
+            for (int m = 0; m < mr; m++)
+                v_store(t->c[m] + column, acc[m][j]);
+        } else {
+            UNROLL
+            for (int m = 0; m < mr; m++)
+                v_store_n(t->c[m] + column, t->lanes[j], acc[m][j]);
         }
     }
 }

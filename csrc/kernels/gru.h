@@ -32,11 +32,14 @@ ALWAYS_INLINE void gru_forward_body(const struct step *s, int64_t p, const struc
 {
     FOR_EACH_VECTOR(s, i, v) {
         real *slot = slot_of(s, i, p, o->gates, v);
-        const vec r = activate(&o->gate, v_load(slot + LANES)), z = activate(&o->gate, v_load(slot + 2 * LANES));
+        v_store(slot + LANES, activate(&o->gate, v_load(slot + LANES)));
+        v_store(slot + 2 * LANES, activate(&o->gate, v_load(slot + 2 * LANES)));
+    }
+    FOR_EACH_VECTOR(s, i, v) { /* of its own, so that these rows' n do not wait for their gates */
+        real *slot = slot_of(s, i, p, o->gates, v);
+        const vec r = v_load(slot + LANES), z = v_load(slot + 2 * LANES);
         const vec n = activate(&o->candidate, v_fma(r, v_load(slot + 3 * LANES), v_load(slot)));
         v_store(slot, n);
-        v_store(slot + LANES, r);
-        v_store(slot + 2 * LANES, z);
         gru_mix(s, p, o, i, v, z, n);
     }
 }
