@@ -229,6 +229,9 @@ static void product_panels(const struct product *g, int64_t first, int count)
             next = g->rows * (m + 1) / tiles;
             t.a = g->a + i;
             t.c = t.from = g->c + i;
+            for (int64_t q = next; q < min_of(g->rows, next + MAX_ROWS); q++) /* the next tile's */
+                for (int j = 0; j < end - begin; j++)
+                    __builtin_prefetch(g->c[q] + t.c_column[j], 1);
             tile_run(&t, (int)(next - i), end - begin);
         }
     }
