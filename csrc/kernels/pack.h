@@ -30,25 +30,32 @@ static inline void load_transposed(const real *src, int64_t src_row, int64_t row
     transpose_vectors(x);
 }
 
-/* dst[c][r] = src[r][c] for rows <= LANES; the lanes behind them become zero. */
-static void transpose_panel(const real *src, int64_t src_row, real *dst, int64_t dst_row, int64_t rows, int64_t columns)
+/* dst[c][r] = src[r][c] for rows <= LANES; the lanes behind them become zero. `next`, laid out as src, is what will be
+ * transposed then: rows that lie apart are too many streams for the processor to fetch ahead by itself. */
+static void transpose_panel(const real *src, const real *next, int64_t src_row, real *dst, int64_t dst_row,
+                            int64_t rows, int64_t columns)
 {
     for (int64_t c = 0; c < columns; c += VL)
         for (int64_t r = 0; r < LANES; r += VL) {
             vec x[VL];
+            for (int64_t i = r; i < min_of(rows, r + VL); i++)
+                __builtin_prefetch(next + i * src_row + c);
             load_transposed(src + r * src_row + c, src_row, rows - r, columns - c, x);
             for (int64_t i = 0; i < min_of(VL, columns - c); i++)
                 v_store(dst + (c + i) * dst_row + r, x[i]);
         }
 }
 
-/* dst[c][r] += src[r][c] for columns <= LANES */
-static void add_transposed(const real *src, int64_t src_row, real *dst, int64_t dst_row, int64_t rows, int64_t columns)
+/* dst[c][r] += src[r][c] for columns <= LANES; `next`, laid out as dst, is where that will be done then. */
+static void add_transposed(const real *src, int64_t src_row, real *dst, const real *next, int64_t dst_row, int64_t rows,
+                           int64_t columns)
 {
     for (int64_t r = 0; r < rows; r += VL)
         for (int64_t c = 0; c < columns; c += VL) {
             const int64_t lanes = clamp_lanes(rows - r);
             vec x[VL];
+            for (int64_t i = c; i < min_of(columns, c + VL); i++)
+                __builtin_prefetch(next + i * dst_row + r, 1);
             load_transposed(src + r * src_row + c, src_row, rows - r, columns - c, x);
             for (int64_t i = 0; i < min_of(VL, columns - c); i++) {
                 real *to = dst + (c + i) * dst_row + r;
@@ -57,18 +64,24 @@ static void add_transposed(const real *src, int64_t src_row, real *dst, int64_t 
         }
 }
 
-/* An operand's weight: (G*units, k), into its slots of each panel. */
-static void pack_matrix(const struct job *job, const struct direction *d, const real *weight, int operand)
+/* The row of an operand's weight (G*units, k) at which block n of a packed matrix begins; n counts slots within panels.
+ * Behind the last block, that of the last. */
+static int64_t row_of_block(const struct job *job, int operand, int64_t n)
+{
+    const int64_t units = units_of(job, operand), count = count_of(job, operand);
+    n = min_of(n, panels_of(units) * count - 1);
+    return job->cell->gate_of_slot[first_of(job, operand) + n % count] * units + n / count * LANES;
+}
+
+/* Not inline: gcc would make two loops of it, a quarter slower. */
+NOT_INLINE void pack_matrix(const struct job *job, const struct direction *d, const real *weight, int operand)
 {
     real *packed = (real *)d->matrix[operand];
-    const int64_t k = d->size[operand], units = units_of(job, operand);
-    const int first = first_of(job, operand), count = count_of(job, operand);
-    for (int64_t p = 0; k && p < panels_of(units); p++)
-        for (int s = 0; s < count; s++) {
-            const int64_t gate = job->cell->gate_of_slot[first + s];
-            transpose_panel(weight + (gate * units + p * LANES) * k, k, packed + (p * k * count + s) * LANES,
-                            count * LANES, units_in(units, p), k);
-        }
+    const int64_t k = d->size[operand], units = units_of(job, operand), count = count_of(job, operand);
+    for (int64_t n = 0; k && n < panels_of(units) * count; n++)
+        transpose_panel(weight + row_of_block(job, operand, n) * k, weight + row_of_block(job, operand, n + 1) * k, k,
+                        packed + (n / count * k * count + n % count) * LANES, count * LANES, units_in(units, n / count),
+                        k);
 }
 
 static int in_range(int slot, int first, int count) { return slot >= first && slot < first + count; }
@@ -143,10 +156,11 @@ static void pack_transposed(const struct job *job, const struct direction *d, in
         const int64_t inputs = min_of(LANES, k - q * LANES);
         real *to = out + q * count * all * LANES;
         for (int64_t p = 0; p < panels_of(all); p++) {
-            const int64_t units = units_in(all, p);
-            for (int s = 0; s < count; s++, to += units * LANES)
-                transpose_panel(packed + ((p * k + q * LANES) * count + s) * LANES, count * LANES, to, LANES, inputs,
-                                units);
+            const int64_t units = units_in(all, p), panel = p + 1 < panels_of(all) ? k * count * LANES : 0;
+            for (int s = 0; s < count; s++, to += units * LANES) {
+                const real *from = packed + ((p * k + q * LANES) * count + s) * LANES;
+                transpose_panel(from, from + panel, count * LANES, to, LANES, inputs, units);
+            }
         }
     }
 }
@@ -155,18 +169,16 @@ static void pack_transposed(const struct job *job, const struct direction *d, in
 static void unpack_gradient(const struct job *job, const real *total, int64_t k, int operand, real *weight, real *bias,
                             int64_t begin, int64_t end)
 {
-    const int64_t all = units_of(job, operand);
-    const int first = first_of(job, operand), count = count_of(job, operand);
-    for (int64_t p = 0; p < panels_of(all); p++)
-        for (int s = 0; s < count; s++) {
-            const int64_t row = job->cell->gate_of_slot[first + s] * all + p * LANES;
-            const real *from = total + (p * (k + 1) * count + s) * LANES;
-            const int64_t units = units_in(all, p);
-            add_transposed(from + begin * count * LANES, count * LANES, weight + row * k + begin, k,
-                           min_of(k, end) - begin, units);
-            for (int64_t u = 0; begin <= k && k < end && bias && u < units; u++)
-                bias[row + u] += from[k * count * LANES + u];
-        }
+    const int64_t all = units_of(job, operand), count = count_of(job, operand);
+    for (int64_t n = 0; n < panels_of(all) * count; n++) {
+        const int64_t row = row_of_block(job, operand, n), next = row_of_block(job, operand, n + 1);
+        const real *from = total + (n / count * (k + 1) * count + n % count) * LANES;
+        const int64_t units = units_in(all, n / count);
+        add_transposed(from + begin * count * LANES, count * LANES, weight + row * k + begin, weight + next * k + begin,
+                       k, min_of(k, end) - begin, units);
+        for (int64_t u = 0; begin <= k && k < end && bias && u < units; u++)
+            bias[row + u] += from[k * count * LANES + u];
+    }
 }
 
 #endif

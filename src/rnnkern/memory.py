@@ -19,7 +19,7 @@ from . import _core
 from .validation import Array, Shape
 
 SMALL = 1 << 17  # bytes; the C library keeps smaller blocks
-MOST = 1 << 28  # bytes that wait here
+MOST = 1 << 30  # bytes that wait here
 MOST_BLOCKS = 16
 
 # In the order in which they came back. Threads share it without a lock: each statement on it is
