@@ -15,7 +15,10 @@ SMALL = rk.GRU(3, 16, seed=0)
     [
         (BIG, 100, 16, 1, 1, None, "num_threads"),
         (BIG, 100, 16, 2, 2, "rows", "rows enough"),
-        (BIG, 100, 16, 5, 5, "rows", "rows enough"),
+        (BIG, 100, 8, 2, 2, "rows", "rows enough"),
+        (BIG, 100, 7, 2, 2, "units", "few rows"),
+        (BIG, 100, 16, 5, 5, "units", "few rows"),
+        (rk.LSTM(40, 64, seed=0), 1000, 4, 2, 2, "rows", "rows enough"),
         (BIG, 100, 1, 2, 2, "units", "few rows"),
         (rk.LSTM(40, 32, seed=0), 1000, 1, 2, 1, None, "recurrent matrix"),
         (SMALL, 2, 1, 2, 1, None, "only one"),

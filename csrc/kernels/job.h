@@ -165,12 +165,13 @@ static int64_t packed_size(const struct job *job)
 /* ---- choices */
 
 /* A second thread pays where there is enough work: below these many multiply-adds waking a worker that sleeps takes what it
- * gains. Rows are split (no barrier across time) when each member gets two; else units, when U is too large for one core's
- * L1: at 64 KiB two cores gain 0 to 40 %, as far as they are from each other, at 128 KiB always. Reading U, which is what
- * few rows do, takes twice as long from beyond L2. */
+ * gains. Rows are split (no barrier across time) when each member gets enough of them; else units, when U is too large for
+ * one core's L1: at 64 KiB two cores gain 0 to 40 %, as far as they are from each other, at 128 KiB always. Reading U, which
+ * is what few rows do, takes twice as long from beyond L2. */
 #define MIN_WORK_OF_ROWS (3 << 20)
 #define MIN_WORK_OF_UNITS (2 << 20)
 #define MIN_BYTES_OF_UNITS (96 << 10)
+#define ENOUGH_ROWS 4 /* of a member: with fewer, half of U for twice the rows is up to 1.7 times as fast */
 #define BYTES_BEYOND_L2 (1 << 20)
 
 static double work_of(const struct job *job)
@@ -183,10 +184,23 @@ static double work_of(const struct job *job)
  * multiply-adds a ns, for it takes about twice its time without them; and long enough for one that sleeps. */
 static int64_t grace_of(const struct job *job) { return 30000 + (int64_t)(work_of(job) / 340); }
 
+static int64_t bytes_of_u(const struct job *job)
+{
+    return job->cell->gates * job->hidden * job->hidden * (int64_t)sizeof(real);
+}
+
+static int wants_units(const struct job *job)
+{
+    const rnnkern_call *call = job->call;
+    if (call->split != RNNKERN_SPLIT_AUTO)
+        return call->split == RNNKERN_SPLIT_UNITS;
+    return call->rows < (bytes_of_u(job) < MIN_BYTES_OF_UNITS ? 2 : ENOUGH_ROWS) * call->threads;
+}
+
 static rnnkern_reason reason_for(const struct job *job, int units, int64_t shares)
 {
     const rnnkern_call *call = job->call;
-    const int64_t bytes = job->cell->gates * job->hidden * job->hidden * (int64_t)sizeof(real);
+    const int64_t bytes = bytes_of_u(job);
     const double work = work_of(job);
     const int needed = !units ? MIN_WORK_OF_ROWS : bytes > BYTES_BEYOND_L2 ? MIN_WORK_OF_UNITS / 2 : MIN_WORK_OF_UNITS;
     if (call->threads == 1)
@@ -203,8 +217,7 @@ static rnnkern_reason reason_for(const struct job *job, int units, int64_t share
 static void choose_split(struct job *job)
 {
     const rnnkern_call *call = job->call;
-    const int automatic = call->split == RNNKERN_SPLIT_AUTO;
-    const int units = automatic ? call->rows < 2 * call->threads : call->split == RNNKERN_SPLIT_UNITS;
+    const int units = wants_units(job);
     const int64_t shares = units ? job->panels : call->rows;
     job->reason = reason_for(job, units, shares);
     job->threads = job->reason >= RNNKERN_TEAM_OF_ROWS ? (int)min_of(call->threads, shares) : 1;

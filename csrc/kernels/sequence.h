@@ -56,15 +56,17 @@ static void points_forward(const struct pass *pass, const struct step *s, int64_
         point->forward(s, p);
 }
 
-/* Each panel is activated while its pre-activations are in L1. */
-static void product_forward(const struct pass *pass, const struct product *product, const struct step *s, int64_t begin,
-                            int64_t end)
+/* Each panel is activated while its pre-activations are in L1. `input` is NULL where the inputs have been projected. */
+static void product_forward(const struct pass *pass, const struct product *input, const struct product *product,
+                            const struct step *s, int64_t begin, int64_t end)
 {
     const int group = product ? panels_per_tile(product->ns, tile_columns(product)) : 1;
     const int64_t groups = (end - begin + group - 1) / group;
     for (int64_t i = 0; i < groups; i++) {
         const int64_t p = begin + turned_index(s->turned, i, groups) * group;
         const int count = (int)min_of(group, end - p);
+        if (input)
+            product_panels(input, p, count);
         if (product)
             product_panels(product, p, count);
         for (int j = 0; !pass->norms && j < count; j++)
@@ -87,7 +89,7 @@ static void normalise_forward(const struct job *job, const struct part *part, co
 }
 
 static void step_forward(const struct job *job, const struct direction *d, const struct part *part,
-                         const struct step *s)
+                         const struct product *input, const struct step *s)
 {
     for (int i = 0; i < job->cell->passes; i++) {
         const struct pass *pass = &job->cell->pass[i];
@@ -95,7 +97,7 @@ static void step_forward(const struct job *job, const struct direction *d, const
         const struct product product = recurrent_product(job, d, i, s);
         if (i > 0 && pass->from != NOTHING)
             sync_units(part);
-        product_forward(pass, pass->from == NOTHING ? NULL : &product, s, begin, end);
+        product_forward(pass, i ? NULL : input, pass->from == NOTHING ? NULL : &product, s, begin, end);
         if (pass->norms)
             normalise_forward(job, part, pass, s, begin, end);
     }
@@ -191,14 +193,17 @@ static void chunk_forward(const struct job *job, const struct direction *d, cons
     struct rows *list = &job->lists[part->member.index];
     list_own_rows(job, d, k, begin, end, part, list);
     const struct product project = input_product(job, d, k, list);
-    product_run(&project, panel_begin(part, job->panels), panel_end(part, job->panels));
+    /* For one step both matrices are read in one go, and so in turns by calls of a step each. */
+    const int ahead = end - begin > 1 || job->cell->pass[0].of_h;
+    if (ahead)
+        product_run(&project, panel_begin(part, job->panels), panel_end(part, job->panels));
     draw_slots(job, d, part, k, list);
     int64_t at = list->n;
     for (int64_t q = begin; q < end; q++) {
         const int64_t n = own_rows(part, active(&job->plan, d->reverse, q));
         at -= n;
         const struct step s = step_rows(job, d, k, list, at, n, q);
-        step_forward(job, d, part, &s);
+        step_forward(job, d, part, ahead ? NULL : &project, &s);
     }
 }
 
