@@ -172,6 +172,7 @@ typedef struct {
 
 /* How a call will be done. */
 typedef struct {
+    int own_functions; /* the cell's functions are compiled for these options, and look at none while they run */
     rnnkern_reason reason;
     int threads;
     int tile_rows, tile_columns; /* of a register tile: rows, and vectors of vector_lanes units */

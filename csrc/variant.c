@@ -45,7 +45,8 @@ static void plan(const rnnkern_net *net, const rnnkern_call *call, rnnkern_plan_
 {
     struct cell variant;
     const struct job job = job_for_call(net, call, &variant);
-    *out = (rnnkern_plan_t){.reason = job.reason,
+    *out = (rnnkern_plan_t){.own_functions = !job.options,
+                            .reason = job.reason,
                             .threads = job.threads,
                             .tile_rows = MAX_ROWS,
                             .tile_columns = TILE_COLUMNS,

@@ -69,35 +69,48 @@ def test_checkpoint_and_bytes(checkpoint, kept):
 
 @pytest.mark.parametrize("record", [False, True])
 @pytest.mark.parametrize(
-    ("layer", "inside", "around"),
+    ("layer", "options", "fused"),
     [
-        (BIG, [], []),
-        (SMALL, [], []),
-        (rk.GRU(3, 16, reset_after=False), [], []),
-        (rk.RNN(3, 16, nonlinearity="relu"), [], []),
-        (rk.RNN(3, 16, nonlinearity="softsign"), ["candidate=softsign"], []),
+        (BIG, [], True),
+        (SMALL, [], True),
+        (rk.GRU(3, 16, reset_after=False), [], True),
+        (rk.RNN(3, 16, nonlinearity="relu"), ["candidate=relu"], True),
+        (rk.RNN(3, 16, nonlinearity="softsign"), ["candidate=softsign"], False),
         (rk.LSTM(3, 16, activations=(("hard_sigmoid", 0.2), "tanh", ("elu", 1.0))),
-         ["gate=hard_sigmoid(0.2, 0.5)", "output=elu(1, 0)"], []),
+         ["gate=hard_sigmoid(0.2, 0.5)", "output=elu(1, 0)"], False),
         (rk.LSTM(3, 16, proj_size=4, peephole=True, coupled="input", clip=2, cell_clip=3.5),
-         ["proj_size=4", "peephole=True", "coupled=input", "clip=2.0", "cell_clip=3.5"], []),
-        (rk.GRU(3, 16, layer_norm=True), ["layer_norm=True"], []),
-        *((cls(3, 16), [], []) for cls in (rk.MGU, rk.IndRNN, rk.SRU, rk.MinGRU)),
-        (rk.SRU(3, 16, activations=("sigmoid", "tanh")), ["output=tanh"], []),
-        (rk.LSTM(3, 16, regularization=rk.Regularization(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, True)),
-         ["hidden_dropout=0.3", "candidate_dropout=0.4", "zoneout_h=0.6", "zoneout_c=0.7"],
-         ["input_dropout=0.1", "output_dropout=0.2", "weight_dropout=0.5", "variational=True"]),
+         ["proj_size=4", "peephole=True", "coupled=input", "clip=2.0", "cell_clip=3.5"], False),
+        (rk.GRU(3, 16, layer_norm=True), ["layer_norm=True"], False),
+        *((cls(3, 16), [], True) for cls in (rk.MGU, rk.IndRNN, rk.SRU, rk.MinGRU)),
+        (rk.SRU(3, 16, activations=("sigmoid", "tanh")), ["output=tanh"], False),
+        (rk.LSTM(3, 16, regularization=rk.Regularization(zoneout_h=0.6, zoneout_c=0.7)),
+         ["zoneout_h=0.6", "zoneout_c=0.7"], False),
     ],
     ids=lambda value: repr(value) if not isinstance(value, list) else "",
 )  # fmt: skip
-def test_options(layer, inside, around, record):
-    """What is not plain; of regularisation what acts, which in inference is zoneout."""
+def test_options(layer, options, fused, record):
+    """What is not plain, and whether it takes the functions that look at options."""
     plan = layer.plan(10, 4, record=record)
-    if not record:
-        inside = [word for word in inside if "dropout" not in word]
-        around = []
-    assert plan.options == (*inside, *around)
-    assert plan.path == ("fused, with options" if inside else "fused")
+    assert plan.options == tuple(options)
+    assert plan.path == ("fused" if fused else "fused, with options")
     assert plan.bytes == layer.memory_estimate(10, 4, record=record)
+
+
+@pytest.mark.parametrize(
+    ("options", "fused"),
+    [
+        (rk.Regularization(input_dropout=0.1, output_dropout=0.2, weight_dropout=0.5), True),
+        (rk.Regularization(hidden_dropout=0.3, variational=True), False),
+        (rk.Regularization(candidate_dropout=0.4), False),
+    ],
+)
+def test_dropout_acts_in_training(options, fused):
+    layer = rk.LSTM(3, 16, regularization=options)
+    used = tuple(f"{name}={value}" for name, value in vars(options).items() if value)
+    recorded, inference = layer.plan(10, 4, record=True), layer.plan(10, 4)
+    assert recorded.options == used
+    assert recorded.path == ("fused" if fused else "fused, with options")
+    assert (inference.options, inference.path) == ((), "fused")
 
 
 def test_lengths_count():

@@ -92,6 +92,7 @@ cdef extern from "rnnkern.h" nogil:
     ctypedef enum rnnkern_reason:
         pass
     ctypedef struct rnnkern_plan_t:
+        int own_functions
         rnnkern_reason reason
         int threads
         int tile_rows
@@ -520,10 +521,12 @@ def sizes(Net net, Call call):
 
 
 def plan(Net net, Call call):
-    """(one of REASONS, threads, (rows, vectors, lanes) of a register tile, rows of a chunk)."""
+    """(whether there are functions for just these options, one of REASONS, threads, (rows, vectors, lanes) of a register tile,
+    rows of a chunk)."""
     cdef rnnkern_plan_t p
     check(rnnkern_plan(&net.c, &call.c, &p))
-    return REASONS[<int>p.reason], p.threads, (p.tile_rows, p.tile_columns, p.vector_lanes), p.chunk_rows
+    tile = (p.tile_rows, p.tile_columns, p.vector_lanes)
+    return bool(p.own_functions), REASONS[<int>p.reason], p.threads, tile, p.chunk_rows
 
 
 def pack(Net net, weights, packed):

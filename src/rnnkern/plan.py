@@ -69,11 +69,10 @@ def plan_of(
 ) -> Plan:
     """The plan of a call on a network that needs so many bytes."""
     net = structure.net()
-    reason, threads, tiles, chunk_rows = _core.plan(net, call)
-    inside, around = _options(structure, call, regularization)
+    own_functions, reason, threads, tiles, chunk_rows = _core.plan(net, call)
     return Plan(
-        path="fused, with options" if inside else "fused",
-        options=(*inside, *around),
+        path="fused" if own_functions else "fused, with options",
+        options=_options(structure, call, regularization),
         level=_core.level_names()[net.level],
         threads=threads,
         split=_SPLITS.get(reason),
@@ -85,28 +84,18 @@ def plan_of(
     )
 
 
-_AROUND = ("input_dropout", "output_dropout", "weight_dropout", "variational")
-
-
 def _options(
     structure: Structure, call: _core.Call, regularization: Regularization | None
-) -> tuple[list[str], list[str]]:
-    """Those that act inside a step, and those around it."""
+) -> tuple[str, ...]:
     options = structure.options
     usual = cell_options(options.name)
-    inside: dict[str, Any] = {}
-    inside |= {name: getattr(structure, name) for name in ("proj_size", "peephole", "layer_norm")}
-    inside |= {name: getattr(options, name) for name in ("coupled", "clip", "cell_clip")}
+    used: dict[str, Any] = {}
+    used |= {name: getattr(structure, name) for name in ("proj_size", "peephole", "layer_norm")}
+    used |= {name: getattr(options, name) for name in ("coupled", "clip", "cell_clip")}
     for part in structure.cell.functions:
         function = getattr(options, part)
-        made = function == getattr(usual, part) or (options.cell, function.kind) == ("rnn", "relu")
-        inside[part] = None if made else function
-    around: dict[str, Any] = {}
+        used[part] = None if function == getattr(usual, part) else function
     for name, value in {} if regularization is None else vars(regularization).items():
         if call.keep != _core.KEEP_NONE or name.startswith("zoneout"):
-            (around if name in _AROUND else inside)[name] = value
-    return _used(inside), _used(around)
-
-
-def _used(options: dict[str, Any]) -> list[str]:
-    return [f"{name}={value}" for name, value in options.items() if value]
+            used[name] = value
+    return tuple(f"{name}={value}" for name, value in used.items() if value)
