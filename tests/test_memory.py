@@ -88,6 +88,17 @@ def test_what_waits_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert waiting() == []
 
 
+def test_the_cache_can_be_emptied() -> None:
+    kept, freed = memory.new_block(memory.SMALL), memory.new_block(memory.SMALL)
+    del freed
+    assert waiting()
+    rk.empty_cache()
+    assert waiting() == []
+    kept[:] = 1
+    del kept
+    assert waiting()
+
+
 def test_calls_use_the_memory_of_calls_before() -> None:
     layer = rk.LSTM(64, 128, seed=0)
     x = np.ones((40, 16, 64), np.float32)

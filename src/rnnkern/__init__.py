@@ -21,6 +21,7 @@ from . import activations, functional
 from .cells import GRUCell, LSTMCell, RNNCell
 from .files import load
 from .layers import GRU, LSTM, MGU, RNN, SRU, IndRNN, MinGRU
+from .memory import empty_cache
 from .threads import get_num_threads, set_num_threads
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ __all__ = [
     "__version__",
     "activations",
     "diagnose",
+    "empty_cache",
     "functional",
     "get_num_threads",
     "initializers",
