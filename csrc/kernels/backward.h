@@ -18,9 +18,14 @@ static struct product gate_product(const struct job *job, const struct direction
                             .c_panel = LANES};
 }
 
+static rnnkern_rows gradient_of_inputs(const struct job *job, const struct direction *d)
+{
+    return d->layer ? sequence_between(job, job->dsequence, (d->layer - 1) % 2) : job->dx;
+}
+
 static void transpose_matrices(const struct job *job, const struct direction *d, const struct part *part)
 {
-    for (int k = 0; k <= job->cell->passes; k++) {
+    for (int k = gradient_of_inputs(job, d).data ? 0 : 1; k <= job->cell->passes; k++) {
         const int64_t panels = panels_of(d->size[k]);
         pack_transposed(job, d, k, d->transposed[k], own_begin(part, panels), own_end(part, panels));
     }
@@ -79,11 +84,6 @@ static rnnkern_rows gradient_of_outputs(const struct job *job, const struct dire
     const int last = d->layer == job->layers - 1;
     return at_feature(last ? at_layer(job->dy, d->layer) : sequence_between(job, job->dsequence, d->layer % 2),
                       d->reverse * job->output);
-}
-
-static rnnkern_rows gradient_of_inputs(const struct job *job, const struct direction *d)
-{
-    return d->layer ? sequence_between(job, job->dsequence, (d->layer - 1) % 2) : job->dx;
 }
 
 /* dh += dy, between layers through the dropout mask, for list rows begin..begin+n-1. */
