@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -121,6 +122,35 @@ def test_calls_use_the_memory_of_calls_before() -> None:
     assert {first[0], second[0]} & set(third)
     del y
     assert sorted(waiting()) == blocks
+
+
+def test_threads_share_what_waits() -> None:
+    rng = np.random.default_rng(0)
+    layers = [rk.LSTM(32, hidden, seed=0) for hidden in (96, 128)]
+    xs = [rng.standard_normal((steps, 16, 32), np.float32) for steps in (40, 44)]
+    cases = [(layer, x) for layer in layers for x in xs]
+
+    def train(layer: rk.LSTM, x: Array) -> list[Array]:
+        y, _, tape = layer.record(x, num_threads=1)
+        grads = layer.grads.zeros_like()
+        dx, _ = tape.backward(y, grads=grads, num_threads=1)
+        assert dx is not None
+        return [y, dx, grads.flat]
+
+    want = [[a.copy() for a in train(*case)] for case in cases]
+
+    def work(seed: int) -> None:
+        held: list[tuple[int, list[Array]]] = []
+        for i in np.random.default_rng(seed).integers(0, len(cases), 30):
+            held = [*held[-2:], (int(i), train(*cases[i]))]
+            if i == 0:
+                rk.empty_cache()
+            for case, got in held:
+                for a, b in zip(got, want[case], strict=True):
+                    np.testing.assert_array_equal(a, b)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
 
 
 def test_outputs_are_ordinary_arrays() -> None:
