@@ -54,7 +54,7 @@ def draw(cell: str, seed: int) -> Case:
     )
 
 
-# sizes that meet what random ones may miss: several chunks, runs and panels
+# sizes that meet what random ones may miss: several chunks, runs, panels, and blocks of rows
 LARGE = [
     Case("lstm", 43, 33, 3, 33, 1, bidirectional=True, lengths="ragged", resets="sparse",
          restart="shared", hx=True),
@@ -62,6 +62,8 @@ LARGE = [
          restart="rows", hx=True),
     Case("gru_before", 13, 25, 20, 83, 2, lengths="ragged", resets="sparse", restart="shared"),
     Case("rnn_tanh", 41, 40, 3, 85, 2, bidirectional=True, lengths="ragged", hx=True),
+    Case("lstm", 3, 2061, 3, 18, 1, lengths="zeros", resets="sparse", hx=True),
+    Case("gru_before", 2, 1030, 5, 33, 2, lengths="ragged", restart="shared"),
 ]  # fmt: skip
 RANDOM = [draw(cell, seed) for cell in CELLS for seed in range(4)]
 

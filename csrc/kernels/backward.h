@@ -229,10 +229,13 @@ static void chunk_backward(const struct job *job, const struct direction *d, con
     int64_t at = 0;
     for (int64_t q = end - 1; q >= begin; q--) {
         const int64_t n = own_rows(part, active(&job->plan, d->reverse, q));
-        const struct step s = step_rows(job, d, k, list, at, n, q);
         absorb_outputs(job, d, part, list, at, n);
         report_norms(job, d, part, list, at, n);
-        step_backward(job, d, part, &s);
+        for (int64_t first = 0; first < n; first += BLOCK_ROWS) {
+            const int64_t some = min_of(BLOCK_ROWS, n - first);
+            const struct step s = step_rows(job, d, k, list, at + first, some, q + first / BLOCK_ROWS);
+            step_backward(job, d, part, &s);
+        }
         clip_gradients(job, part, list, at, n);
         cut_at_restarts(job, part, k, list, at, n, stored(&job->plan, d->reverse, end));
         at += n;

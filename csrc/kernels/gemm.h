@@ -20,6 +20,8 @@
 #define SHORT_K 256
 #define PREFETCHED 8 /* elements of k ahead, where a tile has multiplications enough to pay for it */
 #define K_BLOCK 2048 /* of a product over gate rows */
+#define BLOCK_ROWS \
+    1024             /* of a step that are taken through all panels at a time, so that a panel of theirs stays in L2 */
 #define RUN_ROWS 256 /* rows that are summed from zero before they join the weight gradient's total */
 
 static inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -170,6 +172,15 @@ struct product {
     int cont; /* the first `cont` vectors of a panel continue from C */
     int turned;
 };
+
+static inline struct product product_of_rows(const struct product *g, int64_t first, int64_t n)
+{
+    struct product some = *g;
+    some.rows = n;
+    some.a += first;
+    some.c += first;
+    return some;
+}
 
 /* A matrix too large for a cache is read over and over, once a step. Read from one end to the other it would have left the
  * cache before it comes again; in turns, forwards and backwards, the part that was read last is there. */

@@ -202,8 +202,12 @@ static void chunk_forward(const struct job *job, const struct direction *d, cons
     for (int64_t q = begin; q < end; q++) {
         const int64_t n = own_rows(part, active(&job->plan, d->reverse, q));
         at -= n;
-        const struct step s = step_rows(job, d, k, list, at, n, q);
-        step_forward(job, d, part, ahead ? NULL : &project, &s);
+        for (int64_t first = 0; first < n; first += BLOCK_ROWS) {
+            const int64_t some = min_of(BLOCK_ROWS, n - first);
+            const struct product input = product_of_rows(&project, first, some);
+            const struct step s = step_rows(job, d, k, list, at + first, some, q + first / BLOCK_ROWS);
+            step_forward(job, d, part, ahead ? NULL : &input, &s);
+        }
     }
 }
 
