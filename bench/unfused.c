@@ -157,8 +157,10 @@ void unfused_close(struct unfused *u)
 static void pack_slot(const struct job *job, const real *weight, int64_t k, int slot, real *packed)
 {
     weight += job->cell->gate_of_slot[slot] * job->hidden * k;
-    for (int64_t p = 0; p < job->panels; p++)
-        transpose_panel(weight + p * LANES * k, k, packed + p * k * LANES, LANES, units_in(job->hidden, p), k);
+    for (int64_t p = 0; p < job->panels; p++) {
+        const real *panel = weight + p * LANES * k, *next = p + 1 < job->panels ? panel + LANES * k : panel;
+        transpose_panel(panel, next, k, packed + p * k * LANES, LANES, units_in(job->hidden, p), k);
+    }
 }
 
 static void pack_gates(struct unfused *u, const void *const *weights)
