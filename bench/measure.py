@@ -2,6 +2,7 @@
 
 import os
 import platform
+import random
 import resource
 import statistics
 import subprocess
@@ -53,6 +54,8 @@ def _median(samples):
 def interleaved(functions, seconds, rounds=None):
     """Median milliseconds of each function, all taking turns, and what to know about them.
 
+    Every round has an order of its own: some libraries' threads spin for tens of milliseconds after
+    a call, at the cost of whoever comes next, and no one should always be that.
     The run ends after `rounds`, else when `seconds` have passed and every function was measured
     LEAST_ROUNDS times; on a busy machine it goes on for up to MORE times as long, until so many
     samples of each were undisturbed. Before each sample a function runs untimed for as long,
@@ -70,11 +73,13 @@ def interleaved(functions, seconds, rounds=None):
         enough = min(map(_calm, samples.values())) >= LEAST_ROUNDS
         return passed < (seconds if enough else MORE * seconds)
 
+    names, order = list(functions), random.Random(0)
     while more():
-        for name, function in functions.items():
+        order.shuffle(names)
+        for name in names:
             if calls[name] > 1:
-                _timed(function, calls[name])
-            samples[name].append(_timed(function, calls[name]))
+                _timed(functions[name], calls[name])
+            samples[name].append(_timed(functions[name], calls[name]))
         done += 1
     calm = statistics.fmean(_calm(taken) for taken in samples.values())
     medians = {name: _median(taken) for name, taken in samples.items()}
