@@ -17,7 +17,7 @@ what the cell could compute.
 """
 
 import numpy as np
-from experiment import Setup, finish, parse, parser, rate, sweep, table, whole
+from experiment import FreshSequences, Setup, finish, parse, parser, rate, sweep, table, whole
 
 KINDS, DEPTH = 2, 5
 SYMBOLS = "([)]"  # opening ones first: k closes with KINDS + k
@@ -72,19 +72,9 @@ def sequences(rng, length, rows):
     return words, labels
 
 
-class Brackets:
+def brackets(length, tested):
     """The task, trained at one length and tested there and at longer ones."""
-
-    def __init__(self, length, tested):
-        self.length, self.tested = length, sorted({length, *(n for n in tested if n > length)})
-
-    def epochs(self, rng):
-        """Endless epochs of fresh words."""
-        while True:
-            yield [sequences(rng, self.length, BATCH) for _ in range(BATCHES)]
-
-    def tests(self, rng):
-        return {length: sequences(rng, length, TEST_ROWS) for length in self.tested}
+    return FreshSequences(sequences, length, tested, BATCH, BATCHES, TEST_ROWS)
 
 
 def options(argv):
@@ -106,7 +96,7 @@ def main(argv=None):
     chosen = options(argv)
 
     def make(length):
-        return Brackets(length, chosen.test_lengths), setup_of(chosen)
+        return brackets(length, chosen.test_lengths), setup_of(chosen)
 
     results = sweep(chosen, "trained", chosen.lengths, make)
     parts = [

@@ -15,7 +15,7 @@ beyond them. Failure within the epochs given is one of training, not of what the
 """
 
 import numpy as np
-from experiment import Setup, finish, parse, parser, rate, sweep, table, whole
+from experiment import FreshSequences, Setup, finish, parse, parser, rate, sweep, table, whole
 
 SYMBOLS, LENGTH, BLANK, MARK = 8, 10, 8, 9
 BATCH, BATCHES, TEST_ROWS = 32, 50, 200
@@ -28,21 +28,6 @@ def sequences(rng, delay, rows):
     x[:LENGTH] = targets[-LENGTH:] = symbols
     x[-LENGTH - 1] = MARK  # the last step of the delay
     return x, targets
-
-
-class CopyMemory:
-    """The task, trained at one delay and tested there and at longer ones."""
-
-    def __init__(self, delay, tested):
-        self.delay, self.tested = delay, sorted({delay, *(d for d in tested if d > delay)})
-
-    def epochs(self, rng):
-        """Endless epochs of fresh sequences."""
-        while True:
-            yield [sequences(rng, self.delay, BATCH) for _ in range(BATCHES)]
-
-    def tests(self, rng):
-        return {delay: sequences(rng, delay, TEST_ROWS) for delay in self.tested}
 
 
 def options(argv):
@@ -72,7 +57,8 @@ def main(argv=None):
     )
 
     def make(delay):
-        return CopyMemory(delay, chosen.test_delays), setup
+        tested = chosen.test_delays
+        return FreshSequences(sequences, delay, tested, BATCH, BATCHES, TEST_ROWS), setup
 
     results = sweep(chosen, "trained", chosen.delays, make)
     parts = [

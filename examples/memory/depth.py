@@ -14,7 +14,7 @@ by being harder to train. Success at the length of training proves no general al
 from itertools import pairwise
 from statistics import fmean, median
 
-from brackets import Brackets, setup_of
+from brackets import brackets, setup_of
 from experiment import finish, grouped, of, parse, parser, rate, sweep, table, whole
 
 
@@ -44,7 +44,7 @@ def main(argv=None):
     chosen = options(argv)
 
     def make(layers):
-        return Brackets(chosen.length, chosen.test_lengths), setup_of(chosen, layers)
+        return brackets(chosen.length, chosen.test_lengths), setup_of(chosen, layers)
 
     results = sweep(chosen, "layers", chosen.layers, make)
     trained = [r for r in results if r["tested"] == chosen.length]

@@ -166,6 +166,26 @@ def share_right(logits, targets, judged):
 # --- training ------------------------------------------------------------------------------------
 
 
+class FreshSequences:
+    """A task that is trained at one length (or delay), and tested there and at longer ones.
+
+    `sequences(rng, length, rows)` draws x and targets; an epoch is so many batches of so many rows.
+    """
+
+    def __init__(self, sequences, length, tested, batch, batches, test_rows):
+        self.sequences, self.length = sequences, length
+        self.tested = sorted({length, *(n for n in tested if n > length)})
+        self.batch, self.batches, self.test_rows = batch, batches, test_rows
+
+    def epochs(self, rng):
+        """Endless epochs, each of sequences that were not there before."""
+        while True:
+            yield [self.sequences(rng, self.length, self.batch) for _ in range(self.batches)]
+
+    def tests(self, rng):
+        return {length: self.sequences(rng, length, self.test_rows) for length in self.tested}
+
+
 def train(trainer, epochs, show):
     """Trains until PATIENCE epochs running were good enough; returns the seconds of each epoch.
 
