@@ -14,7 +14,7 @@
 #error "no loop to leave out: phases.c has to follow cell.h"
 #endif
 #undef FOR_EACH_VECTOR
-#define FOR_EACH_VECTOR(s, i, v) for (int64_t i = 0, v = 0; i < 0 && (s); i++)
+#define FOR_EACH_VECTOR(s, panels, p, i, v) for (int64_t p = 0, i = 0, v = 0; p < 0 && (s) && (panels).first; p++)
 #endif
 
 #include "variant.c"

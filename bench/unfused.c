@@ -30,7 +30,7 @@ static void multiply(const struct job *job, int64_t n, const real *const *a, int
                               .bias = bias,
                               .bias_panel = LANES,
                               .cont = cont};
-    product_run(&g, 0, job->panels);
+    product_run(&g, (struct range){0, job->panels});
 }
 
 static void pass_activation(real *matrix, int64_t n, vec (*activation)(vec))

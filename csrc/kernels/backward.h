@@ -27,32 +27,30 @@ static void transpose_matrices(const struct job *job, const struct direction *d,
 {
     for (int k = gradient_of_inputs(job, d).data ? 0 : 1; k <= job->cell->passes; k++) {
         const int64_t panels = panels_of(d->size[k]);
-        pack_transposed(job, d, k, d->transposed[k], own_begin(part, panels), own_end(part, panels));
+        pack_transposed(job, d, k, d->transposed[k], own_share(part, panels));
     }
 }
 
-static void points_backward(const struct pass *pass, const struct step *s, int64_t p)
+static void points_backward(const struct pass *pass, const struct step *s, struct range panels)
 {
     const struct point *point = pass->point;
     while (point->forward)
         point++;
     while (point-- > pass->point)
-        (s->options ? point->backward : point->usual_backward)(s, p);
+        (s->options ? point->backward : point->usual_backward)(s, panels);
 }
 
 static void normalise_backward(const struct job *job, const struct part *part, const struct pass *pass,
-                               const struct step *s, int64_t begin, int64_t end)
+                               const struct step *s, struct range panels)
 {
-    for (int64_t p = begin; p < end; p++)
-        for (int n = 0; n < pass->norms; n++)
-            norm_products(job, s, p, pass->norm + n);
+    for (int n = 0; n < pass->norms; n++)
+        norm_products(job, s, panels, pass->norm + n);
     sync_units(part);
     for (int n = 0; n < pass->norms; n++)
         norm_sums(job, part, s, pass->norm + n);
     sync_units(part);
-    for (int64_t p = begin; p < end; p++)
-        for (int n = 0; n < pass->norms; n++)
-            norm_backward(job, s, p, pass->norm + n);
+    for (int n = 0; n < pass->norms; n++)
+        norm_backward(job, s, panels, pass->norm + n);
 }
 
 static void step_backward(const struct job *job, const struct direction *d, const struct part *part,
@@ -60,22 +58,20 @@ static void step_backward(const struct job *job, const struct direction *d, cons
 {
     for (int i = job->cell->passes - 1; i >= 0; i--) {
         const struct pass *pass = &job->cell->pass[i];
-        const int64_t panels = panels_of_pass(job, i), begin = panel_begin(part, panels), end = panel_end(part, panels);
-        for (int64_t p = begin; p < end; p++)
-            points_backward(pass, s, p);
+        const struct range panels = own_panels(part, panels_of_pass(job, i));
+        points_backward(pass, s, panels);
         if (pass->norms)
-            normalise_backward(job, part, pass, s, begin, end);
+            normalise_backward(job, part, pass, s, panels);
         if (pass->from == NOTHING)
             continue;
         sync_units(part);
         struct product g = gate_product(job, d, i + 1, s->rows, s->z, s->z_panel);
-        const int64_t inputs = panels_of(d->size[i + 1]);
         g.c = s->gradient;
         g.c_offset = pass->part * job->part;
         g.width = job->part;
         g.cont = pass->adds;
         g.turned = s->turned;
-        product_run(&g, panel_begin(part, inputs), panel_end(part, inputs));
+        product_run(&g, own_panels(part, panels_of(d->size[i + 1])));
     }
 }
 
@@ -192,7 +188,8 @@ static void sum_restarts(const struct job *job, const struct direction *d, const
                          int64_t end)
 {
     const struct plan *plan = &job->plan;
-    const int64_t first = own_begin(part, job->panels) * LANES, n = own_end(part, job->panels) * LANES - first;
+    const struct range panels = own_share(part, job->panels);
+    const int64_t first = panels.first * LANES, n = panels.last * LANES - first;
     for (int64_t q = end - 1; q >= begin; q--)
         for (int64_t j = 0, row = stored(plan, d->reverse, q + 1); j < active(plan, d->reverse, q); j++, row++)
             for (int s = 0; s < job->cell->states; s++) {
@@ -247,13 +244,12 @@ static void chunk_backward(const struct job *job, const struct direction *d, con
     }
     if (dx.data) {
         sync_units(part); /* a step without a product has not waited for the others' dZ */
-        const int64_t inputs = panels_of(d->size[0]);
         struct product g = gate_product(job, d, 0, list->n, list->z, k->z_panel);
         point_at(list, dx);
         g.c = list->out;
         g.width = d->size[0];
         g.cont = d->reverse; /* the second direction adds to the first */
-        product_run(&g, panel_begin(part, inputs), panel_end(part, inputs));
+        product_run(&g, own_panels(part, panels_of(d->size[0])));
     }
 }
 
@@ -325,8 +321,6 @@ static void direction_backward(const struct job *job, const struct direction *d,
         save_state(job, job->gradient + j * job->width, job->dhx, d->index * plan->rows + plan->order[j]);
     if (job->drestart_rows)
         save_restart_gradient(job, d, part);
-    if (job->grads && !job->call->row_grads && plan->real_rows)
-        add_weight_gradient(job, d, part, job->sums, 0);
     rk_barrier(&part->member);
 }
 

@@ -49,7 +49,7 @@ struct step {
     int turned; /* every other step takes its panels from the last to the first, see turned_index */
 };
 
-typedef void pointwise(const struct step *s, int64_t panel);
+typedef void pointwise(const struct step *s, struct range panels);
 
 /* Functions on a panel, and what they are compiled to for the usual options. */
 struct point {
@@ -57,9 +57,9 @@ struct point {
 };
 
 #define POINT(name) {name##_forward, name##_backward, name##_forward_usual, name##_backward_usual}
-#define INSTANCES(name, options_)                                                        \
-    static void name(const struct step *s, int64_t p) { name##_body(s, p, s->options); } \
-    static void name##_usual(const struct step *s, int64_t p) { name##_body(s, p, &options_); }
+#define INSTANCES(name, options_)                                                                       \
+    static void name(const struct step *s, struct range panels) { name##_body(s, panels, s->options); } \
+    static void name##_usual(const struct step *s, struct range panels) { name##_body(s, panels, &options_); }
 
 enum operand { NOTHING, PREVIOUS, CURRENT };
 
@@ -118,10 +118,11 @@ struct cell {
     struct options options; /* of the net; a table of cells leaves them out */
 };
 
-/* for each row i and each vector of the panel, v being the lane at which it starts */
-#define FOR_EACH_VECTOR(s, i, v)            \
-    for (int64_t i = 0; i < (s)->rows; i++) \
-        for (int64_t v = 0; v < LANES; v += VL)
+/* for each panel p, each row i and each vector of the panel, v being the lane at which it starts */
+#define FOR_EACH_VECTOR(s, panels, p, i, v)                  \
+    for (int64_t p = (panels).first; p < (panels).last; p++) \
+        for (int64_t i = 0; i < (s)->rows; i++)              \
+            for (int64_t v = 0; v < LANES; v += VL)
 
 static inline real *slot_of(const struct step *s, int64_t i, int64_t panel, int slot, int64_t v)
 {

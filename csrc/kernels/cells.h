@@ -85,15 +85,15 @@ static void add_peepholes(struct cell *c)
 
 /* ---- around any cell */
 
-static void take_projection_forward(const struct step *s, int64_t p)
+static void take_projection_forward(const struct step *s, struct range panels)
 {
-    FOR_EACH_VECTOR(s, i, v)
+    FOR_EACH_VECTOR(s, panels, p, i, v)
         v_store(current_of(s, i, p, s->options->projected, v), v_load(slot_of(s, i, p, s->options->projection, v)));
 }
 
-static void take_projection_backward(const struct step *s, int64_t p)
+static void take_projection_backward(const struct step *s, struct range panels)
 {
-    FOR_EACH_VECTOR(s, i, v) {
+    FOR_EACH_VECTOR(s, panels, p, i, v) {
         real *dh = gradient_of(s, i, p, s->options->projected, v);
         v_store(slot_of(s, i, p, s->options->projection, v), v_load(dh));
         v_store(dh, v_zero());
@@ -116,19 +116,19 @@ static void project(struct cell *c)
 /* The part of h as it comes from the cell or its projection. */
 static int new_part(const struct options *o) { return o->projection ? o->projected : o->out; }
 
-static void zoneout_forward(const struct step *s, int64_t p)
+static void zoneout_forward(const struct step *s, struct range panels)
 {
     const struct options *o = s->options;
-    FOR_EACH_VECTOR(s, i, v)
+    FOR_EACH_VECTOR(s, panels, p, i, v)
         v_store(current_of(s, i, p, 0, v),
                 mix(zoneout_of(s, o->mask_h, o->zoneout_h, i, p, v), v_load(previous_of(s, i, p, 0, v)),
                     v_load(current_of(s, i, p, new_part(o), v))));
 }
 
-static void zoneout_backward(const struct step *s, int64_t p)
+static void zoneout_backward(const struct step *s, struct range panels)
 {
     const struct options *o = s->options;
-    FOR_EACH_VECTOR(s, i, v) {
+    FOR_EACH_VECTOR(s, panels, p, i, v) {
         const vec keep = zoneout_of(s, o->mask_h, o->zoneout_h, i, p, v), dh = v_load(gradient_of(s, i, p, 0, v));
         v_store(gradient_of(s, i, p, new_part(o), v), v_mul(v_sub(v_set1(1), keep), dh));
         v_store(gradient_of(s, i, p, 0, v), v_mul(keep, dh));
@@ -141,18 +141,18 @@ static void add_zoneout(struct cell *c)
     add_point(last_pass(c), (struct point){.forward = zoneout_forward, .backward = zoneout_backward});
 }
 
-static void mask_hidden_forward(const struct step *s, int64_t p)
+static void mask_hidden_forward(const struct step *s, struct range panels)
 {
     const struct options *o = s->options;
-    FOR_EACH_VECTOR(s, i, v)
+    FOR_EACH_VECTOR(s, panels, p, i, v)
         v_store(current_of(s, i, p, o->operand, v),
                 v_mul(v_load(slot_of(s, i, p, o->mask_hidden, v)), v_load(previous_of(s, i, p, 0, v))));
 }
 
-static void mask_hidden_backward(const struct step *s, int64_t p)
+static void mask_hidden_backward(const struct step *s, struct range panels)
 {
     const struct options *o = s->options;
-    FOR_EACH_VECTOR(s, i, v) {
+    FOR_EACH_VECTOR(s, panels, p, i, v) {
         real *dh = gradient_of(s, i, p, 0, v);
         const vec mask = v_load(slot_of(s, i, p, o->mask_hidden, v));
         v_store(dh, v_fma(mask, v_load(gradient_of(s, i, p, o->operand, v)), v_load(dh)));

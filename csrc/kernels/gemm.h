@@ -24,6 +24,11 @@
     1024             /* of a step that are taken through all panels at a time, so that a panel of theirs stays in L2 */
 #define RUN_ROWS 256 /* rows that are summed from zero before they join the weight gradient's total */
 
+/* first..last-1, of panels, tiles or elements */
+struct range {
+    int64_t first, last;
+};
+
 static inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
@@ -184,7 +189,15 @@ static inline struct product product_of_rows(const struct product *g, int64_t fi
 
 /* A matrix too large for a cache is read over and over, once a step. Read from one end to the other it would have left the
  * cache before it comes again; in turns, forwards and backwards, the part that was read last is there. */
-static inline int64_t turned_index(int turned, int64_t i, int64_t n) { return turned ? n - 1 - i : i; }
+static inline int64_t groups_of(struct range panels, int64_t size)
+{
+    return (panels.last - panels.first + size - 1) / size;
+}
+static inline struct range turned_group(struct range panels, int64_t size, int64_t i, int turned)
+{
+    const int64_t first = panels.first + (turned ? groups_of(panels, size) - 1 - i : i) * size;
+    return (struct range){first, min_of(panels.last, first + size)};
+}
 
 static inline int64_t clamp_lanes(int64_t n) { return max_of(0, min_of(n, VL)); }
 static inline int64_t panels_of(int64_t units) { return (units + LANES - 1) / LANES; }
@@ -220,12 +233,13 @@ static inline void next_place(struct place *at, int ns)
 
 static const real zeros[VL];
 
-/* Panels first..first+count-1 for all rows. */
-static void product_panels(const struct product *g, int64_t first, int count)
+/* For all rows; all of the panels side by side in a tile, where they fit. */
+static void product_panels(const struct product *g, struct range panels)
 {
-    const int vectors = count * g->ns * VECTORS, most = tile_columns(g), columns = (vectors + most - 1) / most;
+    const int vectors = (int)(panels.last - panels.first) * g->ns * VECTORS, most = tile_columns(g),
+              columns = (vectors + most - 1) / most;
     const int64_t tiles = (g->rows + MAX_ROWS - 1) / MAX_ROWS;
-    struct place at = {.panel = first};
+    struct place at = {.panel = panels.first};
     for (int n = 0, begin = 0, end; n < columns; n++, begin = end) {
         end = vectors * (n + 1) / columns;
         struct tile t = {.a_offset = g->a_offset, .k = g->k, .b = g->b, .b_step = g->ns * LANES};
@@ -249,11 +263,10 @@ static void product_panels(const struct product *g, int64_t first, int count)
 }
 
 /* Over gate rows k can be so long that a tile's panels leave L2 before the next rows need them, hence the blocks. */
-static void product_run(const struct product *g, int64_t begin, int64_t end)
+static void product_run(const struct product *g, struct range panels)
 {
-    const int group = panels_per_tile(g->ns, tile_columns(g));
-    const int64_t groups = (end - begin + group - 1) / group;
     const int64_t block = g->k.count > 1 && g->rows > MAX_ROWS ? K_BLOCK / g->k.length : max_of(1, g->k.count);
+    const int64_t size = panels_per_tile(g->ns, tile_columns(g));
     struct product part = *g;
     for (int64_t n = 0; n == 0 || n < g->k.count; n += block) {
         const int last = n + block >= g->k.count;
@@ -262,17 +275,16 @@ static void product_run(const struct product *g, int64_t begin, int64_t end)
         part.a_offset = g->a_offset + n * g->k.stride;
         part.b = g->b + n * g->k.length * g->ns * LANES;
         part.cont = n ? g->ns : g->cont;
-        for (int64_t i = 0; i < groups; i++) {
-            const int64_t p = begin + turned_index(g->turned, i, groups) * group;
-            product_panels(&part, p, (int)min_of(group, end - p));
-        }
+        for (int64_t i = 0; i < groups_of(panels, size); i++)
+            product_panels(&part, turned_group(panels, size, i, g->turned));
     }
 }
 
 /* Some rows of a run: its sum starts from zero (`opens`) or continues from the one kept, and is kept again or, when it is
- * complete (`closes`), becomes the total, or is added to it (`adds`) where it is not the first. */
+ * complete (`closes`), becomes the total, or is added to it (`adds`) where it is not the first. After the last run's end
+ * (`completes`) the total is what was wanted. */
 struct run_part {
-    int opens, closes, adds;
+    int opens, closes, adds, completes;
 };
 
 /* Run sums of a weight gradient: total[panel][k][ns][16] = sum over rows of a[row][k] * b[row][ns][16], for a block of
@@ -287,18 +299,28 @@ struct run_sum {
     struct run_part part;
 };
 
+static inline int64_t sum_panel_size(const struct run_sum *g) { return g->k * g->ns * LANES; }
+
+/* The total of a panel. A sum that is complete at once needs memory for one group of panels only, which stays in a cache. */
+static inline real *total_at(const struct run_sum *g, int64_t panel)
+{
+    const int at_once = g->part.opens && g->part.completes && !g->part.adds;
+    return g->total + (at_once ? 0 : panel * sum_panel_size(g));
+}
+
 static void add_into(real *total, const real *sum, int64_t n)
 {
     for (int64_t i = 0; i < n; i += VL)
         v_store(total + i, v_add(v_load(total + i), v_load(sum + i)));
 }
 
-static void run_sum_panels(const struct run_sum *g, int64_t first, int count, int64_t tile_begin, int64_t tile_end)
+static void run_sum_panels(const struct run_sum *g, struct range panels, struct range tiles)
 {
-    const int vectors = count * g->ns * VECTORS, columns = (vectors + TILE_COLUMNS - 1) / TILE_COLUMNS;
-    const int64_t row_size = g->ns * LANES, panel_size = g->k * row_size;
-    real *const target = g->part.closes ? g->total : g->run;
-    for (int64_t n = tile_begin; n < tile_end; n++) {
+    const int64_t first = panels.first, count = panels.last - first;
+    const int vectors = (int)count * g->ns * VECTORS, columns = (vectors + TILE_COLUMNS - 1) / TILE_COLUMNS;
+    const int64_t row_size = g->ns * LANES, panel_size = sum_panel_size(g);
+    real *const run = g->run + first * panel_size, *const target = g->part.closes ? total_at(g, first) : run;
+    for (int64_t n = tiles.first; n < tiles.last; n++) {
         const int64_t k0 = n * MAX_ROWS;
         const int mr = (int)min_of(g->k - k0, MAX_ROWS);
         const real *a[MAX_ROWS];
@@ -306,12 +328,12 @@ static void run_sum_panels(const struct run_sum *g, int64_t first, int count, in
         for (int m = 0; m < mr; m++) {
             a[m] = g->a + (k0 + m) * RUN_ROWS;
             c[m] = target + (k0 + m) * row_size;
-            from[m] = g->run + (k0 + m) * row_size;
+            from[m] = run + (k0 + m) * row_size;
         }
-        for (int q = 0; q < count; q++) /* its lines arrive while the tile is computed */
+        for (int64_t q = 0; q < count; q++) /* its lines arrive while the tile is computed */
             for (int64_t i = 0; i < mr * row_size; i += 64 / (int64_t)sizeof(real))
-                __builtin_prefetch(c[0] + (first + q) * panel_size + i, 1);
-        struct place at = {.panel = first};
+                __builtin_prefetch(c[0] + q * panel_size + i, 1);
+        struct place at = {0};
         for (int v = 0, begin = 0, end; v < columns; v++, begin = end) {
             end = vectors * (v + 1) / columns;
             struct tile t = {.a = a,
@@ -323,7 +345,7 @@ static void run_sum_panels(const struct run_sum *g, int64_t first, int count, in
                              .add = g->part.closes && g->part.adds};
             for (int j = 0; j < end - begin; j++, next_place(&at, g->ns)) {
                 const int64_t lane = at.slot * LANES + at.lane;
-                t.b_column[j] = at.panel * g->b_panel + lane;
+                t.b_column[j] = (first + at.panel) * g->b_panel + lane;
                 t.c_column[j] = at.panel * panel_size + lane;
                 t.lanes[j] = VL;
                 t.start[j] = g->part.opens ? zeros : NULL;
@@ -331,13 +353,6 @@ static void run_sum_panels(const struct run_sum *g, int64_t first, int count, in
             tile_run(&t, mr, end - begin);
         }
     }
-}
-
-static void run_sum(const struct run_sum *g, int64_t panels, int64_t tile_begin, int64_t tile_end)
-{
-    const int step = panels_per_tile(g->ns, TILE_COLUMNS);
-    for (int64_t p = 0; p < panels; p += step)
-        run_sum_panels(g, p, (int)min_of(step, panels - p), tile_begin, tile_end);
 }
 
 #endif

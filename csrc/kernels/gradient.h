@@ -31,23 +31,28 @@ static const real *operand_row(const struct job *job, const struct rows *list, i
 }
 
 /* The member's tiles of an operand; all of them where part is NULL. */
-static void own_tiles(const struct job *job, const struct direction *d, const struct part *part,
-                      const struct operand_view *o, int64_t *begin, int64_t *end)
+static struct range own_tiles(const struct job *job, const struct direction *d, const struct part *part,
+                              const struct operand_view *o)
 {
-    const int64_t all = tiles_of_layer(job, d->layer), n = tiles_of(o->size);
-    *begin = 0;
-    *end = n;
+    const int64_t n = tiles_of(o->size);
     if (!part)
-        return;
-    *begin = min_of(n, max_of(0, own_begin(part, all) - o->first_tile));
-    *end = min_of(n, max_of(0, own_end(part, all) - o->first_tile));
+        return (struct range){0, n};
+    const struct range own = own_share(part, tiles_of_layer(job, d->layer));
+    return (struct range){min_of(n, max_of(0, own.first - o->first_tile)),
+                          min_of(n, max_of(0, own.last - o->first_tile))};
 }
 
-/* Elements begin..end-1 as [element][RUN_ROWS], the one behind the last being 1. An element's place depends on no run, since
+static inline struct range elements_of(struct range tiles)
+{
+    return (struct range){tiles.first * MAX_ROWS, tiles.last * MAX_ROWS};
+}
+
+/* Some elements as [element][RUN_ROWS], the one behind the last being 1. An element's place depends on no run, since
  * members are at different ones. */
 static void pack_run_input(const struct job *job, const struct rows *list, int index, int64_t size, real *packed,
-                           int64_t begin, int64_t end)
+                           struct range elements)
 {
+    const int64_t begin = elements.first, end = elements.last;
     for (int64_t i = 0; i < list->n; i += VL) {
         const real *row[VL];
         for (int r = 0; r < VL; r++)
@@ -67,18 +72,32 @@ static void pack_run_input(const struct job *job, const struct rows *list, int i
     }
 }
 
-/* A run, or a part of one, of the listed rows, whose gate rows lie at b, b + slots*16, ...; for the tiles of a part, NULL: all. */
+/* Complete sums of an operand's panels and tiles into the caller's arrays, or those of one row. */
+static void add_weight_gradient(const struct job *job, const struct direction *d, int index, const real *total,
+                                struct range panels, struct range tiles, int64_t row)
+{
+    void *const *grads = job->grads + RNNKERN_WEIGHTS * d->index;
+    const rnnkern_weight kind = weight_of(job, index);
+    const int64_t units = kind == RNNKERN_WEIGHT_HR ? job->output : job->cell->gates * job->hidden, k = d->size[index];
+    real *weight = grads[kind], *bias = NULL;
+    if (kind != RNNKERN_WEIGHT_HR && !job->cell->norms) /* or the bias is a weight of units */
+        bias = grads[index ? RNNKERN_BIAS_HH : RNNKERN_BIAS_IH];
+    unpack_gradient(job, total, k, index, weight + row * units * k, bias ? bias + row * units : NULL, panels,
+                    elements_of(tiles));
+}
+
+/* A run, or a part of one, of the listed rows, whose gate rows lie at b, b + slots*16, ...; for the tiles of a part, NULL:
+ * all. A sum is added to the gradient, or to that of a row, as soon as its panels are complete: they are in a cache then. */
 static void sum_run(const struct job *job, const struct direction *d, const struct part *part, const struct sums *sums,
-                    const struct rows *list, const real *b, int64_t b_panel, struct run_part run_part)
+                    const struct rows *list, const real *b, int64_t b_panel, struct run_part run_part, int64_t row)
 {
     for (int index = 0; index <= job->cell->passes; index++) {
         const struct operand_view o = operand_at(job, d, index);
         if (!o.size)
             continue;
-        int64_t begin, end;
-        own_tiles(job, d, part, &o, &begin, &end);
+        const struct range tiles = own_tiles(job, d, part, &o), panels = {0, panels_of(units_of(job, index))};
         real *packed = sums->input + o.first_tile * MAX_ROWS * RUN_ROWS;
-        pack_run_input(job, list, index, o.size, packed, begin * MAX_ROWS, end * MAX_ROWS);
+        pack_run_input(job, list, index, o.size, packed, elements_of(tiles));
         const struct run_sum sum = {.rows = list->n,
                                     .k = o.size + 1,
                                     .a = packed,
@@ -89,48 +108,13 @@ static void sum_run(const struct job *job, const struct direction *d, const stru
                                     .run = sums->run + o.offset,
                                     .total = sums->total + o.offset,
                                     .part = run_part};
-        run_sum(&sum, panels_of(units_of(job, index)), begin, end);
-    }
-}
-
-/* The same for weights of units, of a member's panels; NULL: all. */
-static void sum_unit_weights(const struct job *job, const struct part *part, const struct sums *sums,
-                             const struct rows *list, int64_t z_panel, struct run_part run_part)
-{
-    const int64_t begin = part ? own_begin(part, job->panels) : 0,
-                  end = part ? own_end(part, job->panels) : job->panels;
-    for (int k = 0; k < job->cell->unit_weights; k++) {
-        const struct unit_weight *w = &job->cell->unit_weight[k];
-        for (int64_t at = begin * LANES; at < end * LANES; at += VL) {
-            const int64_t z_at = at / LANES * z_panel + w->slot * LANES + at % LANES,
-                          part_at = w->part * job->part + at;
-            vec run = run_part.opens ? v_zero() : v_load(sums->run + k * job->part + at);
-            for (int64_t i = 0; i < list->n; i++) {
-                const vec dz = v_load(list->z[i] + z_at);
-                run = w->from == NOTHING
-                          ? v_add(dz, run)
-                          : v_fma(dz, v_load((w->from == PREVIOUS ? list->previous[i] : list->current[i]) + part_at),
-                                  run);
-            }
-            real *to = (run_part.closes ? sums->total : sums->run) + k * job->part + at;
-            v_store(to, run_part.closes && run_part.adds ? v_add(v_load(to), run) : run);
+        const int64_t size = panels_per_tile(o.count, TILE_COLUMNS);
+        for (int64_t i = 0; i < groups_of(panels, size); i++) {
+            const struct range some = turned_group(panels, size, i, 0);
+            run_sum_panels(&sum, some, tiles);
+            if (run_part.completes)
+                add_weight_gradient(job, d, index, total_at(&sum, some.first), some, tiles, row);
         }
-    }
-}
-
-/* The storage rows begin..end-1 of a block, all of which have dZ in their gate rows. */
-static void weight_gradient(const struct job *job, const struct direction *d, const struct part *part,
-                            const struct block *k, int64_t begin, int64_t end)
-{
-    struct rows *list = &job->lists[part->member.index];
-    for (int64_t next; begin < end; begin = next) {
-        next = min_of(end, (begin / RUN_ROWS + 1) * RUN_ROWS);
-        list_rows(job, d, k, begin, next, 0, 1, list);
-        const struct run_part run_part = {.opens = begin % RUN_ROWS == 0,
-                                          .closes = next % RUN_ROWS == 0 || next == job->plan.real_rows,
-                                          .adds = begin >= RUN_ROWS};
-        sum_run(job, d, part, job->sums, list, gates_at(job, k, begin), k->z_panel, run_part);
-        sum_unit_weights(job, part, job->sums, list, k->z_panel, run_part);
     }
 }
 
@@ -144,41 +128,54 @@ static int64_t blocks_of(const struct cell *cell, rnnkern_weight weight)
     return blocks;
 }
 
-static void add_unit_gradients(const struct job *job, const struct part *part, const struct sums *sums,
-                               void *const *grads, int64_t row)
+/* The same for weights of units, of a member's panels; NULL: all. */
+static void sum_unit_weights(const struct job *job, const struct direction *d, const struct part *part,
+                             const struct sums *sums, const struct rows *list, int64_t z_panel,
+                             struct run_part run_part, int64_t row)
 {
-    const int64_t begin = part ? own_begin(part, job->panels) : 0,
-                  end = part ? own_end(part, job->panels) : job->panels;
+    const struct range panels = part ? own_share(part, job->panels) : (struct range){0, job->panels};
+    const int64_t first = panels.first * LANES, last = panels.last * LANES;
     for (int k = 0; k < job->cell->unit_weights; k++) {
         const struct unit_weight *w = &job->cell->unit_weight[k];
-        if (!grads[w->weight]) /* a bias may be missing */
-            continue;
-        real *to = (real *)grads[w->weight] + (row * blocks_of(job->cell, w->weight) + w->block) * job->hidden;
-        for (int64_t u = begin * LANES; u < min_of(job->hidden, end * LANES); u++)
-            to[u] += sums->total[k * job->part + u];
+        real *run = sums->run + k * job->part, *to = run_part.closes ? sums->total + k * job->part : run;
+        for (int64_t at = first; at < last; at += VL) {
+            const int64_t z_at = at / LANES * z_panel + w->slot * LANES + at % LANES,
+                          part_at = w->part * job->part + at;
+            vec sum = run_part.opens ? v_zero() : v_load(run + at);
+            for (int64_t i = 0; i < list->n; i++) {
+                const vec dz = v_load(list->z[i] + z_at);
+                sum = w->from == NOTHING
+                          ? v_add(dz, sum)
+                          : v_fma(dz, v_load((w->from == PREVIOUS ? list->previous[i] : list->current[i]) + part_at),
+                                  sum);
+            }
+            v_store(to + at, run_part.closes && run_part.adds ? v_add(v_load(to + at), sum) : sum);
+        }
+        real *weight = job->grads[RNNKERN_WEIGHTS * d->index + w->weight];
+        if (run_part.completes && weight) { /* a bias may be missing */
+            weight += (row * blocks_of(job->cell, w->weight) + w->block) * job->hidden;
+            for (int64_t u = first; u < min_of(job->hidden, last); u++)
+                weight[u] += to[u];
+        }
     }
 }
 
-/* Into the caller's arrays, or those of one row. */
-static void add_weight_gradient(const struct job *job, const struct direction *d, const struct part *part,
-                                const struct sums *sums, int64_t row)
+/* The storage rows begin..end-1 of a block, all of which have dZ in their gate rows. */
+static void weight_gradient(const struct job *job, const struct direction *d, const struct part *part,
+                            const struct block *k, int64_t begin, int64_t end)
 {
-    void *const *grads = job->grads + RNNKERN_WEIGHTS * d->index;
-    for (int index = 0; index <= job->cell->passes; index++) {
-        const struct operand_view o = operand_at(job, d, index);
-        if (!o.size)
-            continue;
-        const rnnkern_weight kind = weight_of(job, index);
-        const int64_t units = kind == RNNKERN_WEIGHT_HR ? job->output : job->cell->gates * job->hidden;
-        real *weight = grads[kind], *bias = NULL;
-        if (kind != RNNKERN_WEIGHT_HR && !job->cell->norms) /* or the bias is a weight of units */
-            bias = grads[index ? RNNKERN_BIAS_HH : RNNKERN_BIAS_IH];
-        int64_t begin, end;
-        own_tiles(job, d, part, &o, &begin, &end);
-        unpack_gradient(job, sums->total + o.offset, o.size, index, weight + row * units * o.size,
-                        bias ? bias + row * units : NULL, begin * MAX_ROWS, end * MAX_ROWS);
+    struct rows *list = &job->lists[part->member.index];
+    for (int64_t next; begin < end; begin = next) {
+        next = min_of(end, (begin / RUN_ROWS + 1) * RUN_ROWS);
+        list_rows(job, d, k, begin, next, 0, 1, list);
+        const int completes = next == job->plan.real_rows;
+        const struct run_part run_part = {.opens = begin % RUN_ROWS == 0,
+                                          .closes = next % RUN_ROWS == 0 || completes,
+                                          .adds = begin >= RUN_ROWS,
+                                          .completes = completes};
+        sum_run(job, d, part, job->sums, list, gates_at(job, k, begin), k->z_panel, run_part, 0);
+        sum_unit_weights(job, d, part, job->sums, list, k->z_panel, run_part, 0);
     }
-    add_unit_gradients(job, part, sums, grads, row);
 }
 
 /* The gradient of each row by itself, as if it had been alone: a member takes all that belongs to some rows. */
@@ -194,17 +191,16 @@ static void row_gradients(const struct job *job, const struct direction *d, cons
         if (first == last)
             continue;
         for (int64_t end = last, begin; end > first; end = begin) {
-            const struct run_part run_part = {.opens = 1, .closes = 1, .adds = end < last};
             begin = max_of(first, end - RUN_ROWS);
+            const struct run_part run_part = {.opens = 1, .closes = 1, .adds = end < last, .completes = begin == first};
             list_rows(job, d, k, stored(plan, d->reverse, end), stored(plan, d->reverse, begin), j, plan->rows, list);
             for (int64_t p = 0; p < job->panels; p++)
                 for (int64_t i = 0; i < list->n; i++)
                     memcpy(sums->gates + p * panel + i * size, list->z[i] + p * k->z_panel,
                            (size_t)size * sizeof(real));
-            sum_run(job, d, NULL, sums, list, sums->gates, panel, run_part);
-            sum_unit_weights(job, NULL, sums, list, k->z_panel, run_part);
+            sum_run(job, d, NULL, sums, list, sums->gates, panel, run_part, plan->order[j]);
+            sum_unit_weights(job, d, NULL, sums, list, k->z_panel, run_part, plan->order[j]);
         }
-        add_weight_gradient(job, d, NULL, sums, plan->order[j]);
     }
 }
 

@@ -28,14 +28,14 @@ ALWAYS_INLINE vec gru_mix_backward(const struct step *s, int64_t p, const struct
     return dn;
 }
 
-ALWAYS_INLINE void gru_forward_body(const struct step *s, int64_t p, const struct options *o)
+ALWAYS_INLINE void gru_forward_body(const struct step *s, struct range panels, const struct options *o)
 {
-    FOR_EACH_VECTOR(s, i, v) {
+    FOR_EACH_VECTOR(s, panels, p, i, v) {
         real *slot = slot_of(s, i, p, o->gates, v);
         v_store(slot + LANES, activate(&o->gate, v_load(slot + LANES)));
         v_store(slot + 2 * LANES, activate(&o->gate, v_load(slot + 2 * LANES)));
     }
-    FOR_EACH_VECTOR(s, i, v) { /* of its own, so that these rows' n do not wait for their gates */
+    FOR_EACH_VECTOR(s, panels, p, i, v) { /* of its own, so that these rows' n do not wait for their gates */
         real *slot = slot_of(s, i, p, o->gates, v);
         const vec r = v_load(slot + LANES), z = v_load(slot + 2 * LANES);
         const vec n = activate(&o->candidate, v_fma(r, v_load(slot + 3 * LANES), v_load(slot)));
@@ -44,9 +44,9 @@ ALWAYS_INLINE void gru_forward_body(const struct step *s, int64_t p, const struc
     }
 }
 
-ALWAYS_INLINE void gru_backward_body(const struct step *s, int64_t p, const struct options *o)
+ALWAYS_INLINE void gru_backward_body(const struct step *s, struct range panels, const struct options *o)
 {
-    FOR_EACH_VECTOR(s, i, v) {
+    FOR_EACH_VECTOR(s, panels, p, i, v) {
         real *slot = slot_of(s, i, p, o->gates, v);
         const vec dn = gru_mix_backward(s, p, o, i, v), r = v_load(slot + LANES);
         v_store(slot + LANES, through(&o->gate, r, v_mul(dn, v_load(slot + 3 * LANES))));
@@ -54,9 +54,9 @@ ALWAYS_INLINE void gru_backward_body(const struct step *s, int64_t p, const stru
     }
 }
 
-ALWAYS_INLINE void gru_gates_forward_body(const struct step *s, int64_t p, const struct options *o)
+ALWAYS_INLINE void gru_gates_forward_body(const struct step *s, struct range panels, const struct options *o)
 {
-    FOR_EACH_VECTOR(s, i, v) {
+    FOR_EACH_VECTOR(s, panels, p, i, v) {
         real *slot = slot_of(s, i, p, 0, v);
         const vec r = activate(&o->gate, v_load(slot + LANES));
         v_store(slot + LANES, r);
@@ -65,9 +65,9 @@ ALWAYS_INLINE void gru_gates_forward_body(const struct step *s, int64_t p, const
     }
 }
 
-ALWAYS_INLINE void gru_gates_backward_body(const struct step *s, int64_t p, const struct options *o)
+ALWAYS_INLINE void gru_gates_backward_body(const struct step *s, struct range panels, const struct options *o)
 {
-    FOR_EACH_VECTOR(s, i, v) {
+    FOR_EACH_VECTOR(s, panels, p, i, v) {
         real *slot = slot_of(s, i, p, 0, v);
         const vec r = v_load(slot + LANES), drh = v_load(gradient_of(s, i, p, o->reset, v));
         v_store(slot + LANES, through(&o->gate, r, v_mul(drh, operand_of(s, o, i, p, v))));
@@ -75,9 +75,9 @@ ALWAYS_INLINE void gru_gates_backward_body(const struct step *s, int64_t p, cons
     }
 }
 
-ALWAYS_INLINE void gru_candidate_forward_body(const struct step *s, int64_t p, const struct options *o)
+ALWAYS_INLINE void gru_candidate_forward_body(const struct step *s, struct range panels, const struct options *o)
 {
-    FOR_EACH_VECTOR(s, i, v) {
+    FOR_EACH_VECTOR(s, panels, p, i, v) {
         real *slot = slot_of(s, i, p, 0, v);
         const vec n = activate(&o->candidate, v_load(slot));
         v_store(slot, n);
@@ -85,9 +85,9 @@ ALWAYS_INLINE void gru_candidate_forward_body(const struct step *s, int64_t p, c
     }
 }
 
-ALWAYS_INLINE void gru_candidate_backward_body(const struct step *s, int64_t p, const struct options *o)
+ALWAYS_INLINE void gru_candidate_backward_body(const struct step *s, struct range panels, const struct options *o)
 {
-    FOR_EACH_VECTOR(s, i, v)
+    FOR_EACH_VECTOR(s, panels, p, i, v)
         gru_mix_backward(s, p, o, i, v);
 }
 

@@ -1,8 +1,8 @@
 /* IndRNN (Li et al. 2018): h' = act(W x + b_ih + u h), u one weight a unit, act = relu. Slot: 0 pre-activation. */
 
-ALWAYS_INLINE void indrnn_forward_body(const struct step *s, int64_t p, const struct options *o)
+ALWAYS_INLINE void indrnn_forward_body(const struct step *s, struct range panels, const struct options *o)
 {
-    FOR_EACH_VECTOR(s, i, v) {
+    FOR_EACH_VECTOR(s, panels, p, i, v) {
         real *slot = slot_of(s, i, p, 0, v);
         const vec a = v_fma(unit_weight_of(s, 0, p, v), operand_of(s, o, i, p, v), v_load(slot));
         v_store(slot, a);
@@ -10,9 +10,9 @@ ALWAYS_INLINE void indrnn_forward_body(const struct step *s, int64_t p, const st
     }
 }
 
-ALWAYS_INLINE void indrnn_backward_body(const struct step *s, int64_t p, const struct options *o)
+ALWAYS_INLINE void indrnn_backward_body(const struct step *s, struct range panels, const struct options *o)
 {
-    FOR_EACH_VECTOR(s, i, v) {
+    FOR_EACH_VECTOR(s, panels, p, i, v) {
         const vec h = v_load(current_of(s, i, p, o->out, v)), dh = v_load(gradient_of(s, i, p, o->out, v));
         const vec da = through(&o->candidate, h, dh);
         v_store(slot_of(s, i, p, 0, v), da);

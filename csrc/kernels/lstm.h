@@ -12,10 +12,10 @@ ALWAYS_INLINE vec lstm_look(const struct step *s, const struct options *o, int k
     return o->peephole >= 0 ? v_fma(unit_weight_of(s, o->peephole + k, p, v), c, a) : a;
 }
 
-ALWAYS_INLINE void lstm_forward_body(const struct step *s, int64_t p, const struct options *o)
+ALWAYS_INLINE void lstm_forward_body(const struct step *s, struct range panels, const struct options *o)
 {
     const int g_slot = o->coupled ? 1 : 2;
-    FOR_EACH_VECTOR(s, i, v) {
+    FOR_EACH_VECTOR(s, panels, p, i, v) {
         real *z = slot_of(s, i, p, o->gates, v), *g_at = z + g_slot * LANES, *out_at = g_at + LANES;
         const vec before = v_load(previous_of(s, i, p, 1, v));
         vec in = activate(&o->gate, lstm_look(s, o, 0, p, v, before, v_load(z))), forget;
@@ -42,17 +42,17 @@ ALWAYS_INLINE void lstm_forward_body(const struct step *s, int64_t p, const stru
     }
     if (o->normalised)
         return;
-    FOR_EACH_VECTOR(s, i, v) { /* of its own, so that these rows' tanh(c) do not wait for their gates */
+    FOR_EACH_VECTOR(s, panels, p, i, v) { /* of its own, so that these rows' tanh(c) do not wait for their gates */
         const vec out = v_load(slot_of(s, i, p, o->gates + g_slot + 1, v));
         const vec c = v_load(current_of(s, i, p, o->fresh, v));
         v_store(current_of(s, i, p, o->out, v), v_mul(out, activate(&o->output, c)));
     }
 }
 
-ALWAYS_INLINE void lstm_backward_body(const struct step *s, int64_t p, const struct options *o)
+ALWAYS_INLINE void lstm_backward_body(const struct step *s, struct range panels, const struct options *o)
 {
     const int g_slot = o->coupled ? 1 : 2;
-    FOR_EACH_VECTOR(s, i, v) {
+    FOR_EACH_VECTOR(s, panels, p, i, v) {
         real *z = slot_of(s, i, p, o->gates, v), *g_at = z + g_slot * LANES, *out_at = g_at + LANES;
         const vec e = v_load(z), rest = v_sub(v_set1(1), e), raw_g = v_load(g_at), out = v_load(out_at);
         const vec in = o->coupled == RNNKERN_COUPLED_INPUT ? rest : e;
@@ -102,22 +102,22 @@ INSTANCES(lstm_forward, lstm_usual)
 INSTANCES(lstm_backward, lstm_usual)
 
 /* The output where c' is normalised: its group of one slot (norm.h) holds gain x value + bias, then the activation. */
-static void lstm_output_forward(const struct step *s, int64_t p)
+static void lstm_output_forward(const struct step *s, struct range panels)
 {
     const struct options *o = s->options;
     const int out_slot = o->gates + (o->coupled ? 2 : 3);
-    FOR_EACH_VECTOR(s, i, v) {
+    FOR_EACH_VECTOR(s, panels, p, i, v) {
         real *y = slot_of(s, i, p, o->normalised + 1, v);
         v_store(y, activate(&o->output, v_load(y)));
         v_store(current_of(s, i, p, o->out, v), v_mul(v_load(slot_of(s, i, p, out_slot, v)), v_load(y)));
     }
 }
 
-static void lstm_output_backward(const struct step *s, int64_t p)
+static void lstm_output_backward(const struct step *s, struct range panels)
 {
     const struct options *o = s->options;
     const int out_slot = o->gates + (o->coupled ? 2 : 3);
-    FOR_EACH_VECTOR(s, i, v) {
+    FOR_EACH_VECTOR(s, panels, p, i, v) {
         real *y_at = slot_of(s, i, p, o->normalised + 1, v), *out_at = slot_of(s, i, p, out_slot, v);
         const vec dh = v_load(gradient_of(s, i, p, o->out, v)), y = v_load(y_at), out = v_load(out_at);
         v_store(y_at, through(&o->output, y, v_mul(dh, out)));

@@ -3,9 +3,9 @@
  *   h' = (1-f) h + f n
  * Slots: 0 n, 1 f, and 2: what df has from h', in backward. State parts: 0 h, 1: f h. */
 
-ALWAYS_INLINE void mgu_gate_forward_body(const struct step *s, int64_t p, const struct options *o)
+ALWAYS_INLINE void mgu_gate_forward_body(const struct step *s, struct range panels, const struct options *o)
 {
-    FOR_EACH_VECTOR(s, i, v) {
+    FOR_EACH_VECTOR(s, panels, p, i, v) {
         real *slot = slot_of(s, i, p, 0, v);
         const vec f = activate(&o->gate, v_load(slot + LANES));
         v_store(slot + LANES, f);
@@ -13,9 +13,9 @@ ALWAYS_INLINE void mgu_gate_forward_body(const struct step *s, int64_t p, const 
     }
 }
 
-ALWAYS_INLINE void mgu_gate_backward_body(const struct step *s, int64_t p, const struct options *o)
+ALWAYS_INLINE void mgu_gate_backward_body(const struct step *s, struct range panels, const struct options *o)
 {
-    FOR_EACH_VECTOR(s, i, v) {
+    FOR_EACH_VECTOR(s, panels, p, i, v) {
         real *slot = slot_of(s, i, p, 0, v);
         const vec f = v_load(slot + LANES), dfh = v_load(gradient_of(s, i, p, o->reset, v));
         const vec df = v_fma(dfh, operand_of(s, o, i, p, v), v_load(slot + 2 * LANES));
@@ -24,9 +24,9 @@ ALWAYS_INLINE void mgu_gate_backward_body(const struct step *s, int64_t p, const
     }
 }
 
-ALWAYS_INLINE void mgu_candidate_forward_body(const struct step *s, int64_t p, const struct options *o)
+ALWAYS_INLINE void mgu_candidate_forward_body(const struct step *s, struct range panels, const struct options *o)
 {
-    FOR_EACH_VECTOR(s, i, v) {
+    FOR_EACH_VECTOR(s, panels, p, i, v) {
         real *slot = slot_of(s, i, p, 0, v);
         const vec n = activate(&o->candidate, v_load(slot)), h = v_load(previous_of(s, i, p, 0, v));
         v_store(slot, n);
@@ -34,9 +34,9 @@ ALWAYS_INLINE void mgu_candidate_forward_body(const struct step *s, int64_t p, c
     }
 }
 
-ALWAYS_INLINE void mgu_candidate_backward_body(const struct step *s, int64_t p, const struct options *o)
+ALWAYS_INLINE void mgu_candidate_backward_body(const struct step *s, struct range panels, const struct options *o)
 {
-    FOR_EACH_VECTOR(s, i, v) {
+    FOR_EACH_VECTOR(s, panels, p, i, v) {
         real *slot = slot_of(s, i, p, 0, v);
         const vec n = v_load(slot), f = v_load(slot + LANES), dh = v_load(gradient_of(s, i, p, o->out, v));
         const vec mixed = masked_candidate(s, o, i, p, v, n), h = v_load(previous_of(s, i, p, 0, v));

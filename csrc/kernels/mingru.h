@@ -1,8 +1,8 @@
 /* minGRU (Feng et al. 2024): z = sigmoid(W x + b_ih), n = W x + b_ih, h' = (1-z) h + z n. Slots: 0 z, 1 n. */
 
-ALWAYS_INLINE void mingru_forward_body(const struct step *s, int64_t p, const struct options *o)
+ALWAYS_INLINE void mingru_forward_body(const struct step *s, struct range panels, const struct options *o)
 {
-    FOR_EACH_VECTOR(s, i, v) {
+    FOR_EACH_VECTOR(s, panels, p, i, v) {
         real *slot = slot_of(s, i, p, 0, v);
         const vec z = activate(&o->gate, v_load(slot)), n = activate(&o->candidate, v_load(slot + LANES));
         const vec h = v_load(previous_of(s, i, p, 0, v));
@@ -12,9 +12,9 @@ ALWAYS_INLINE void mingru_forward_body(const struct step *s, int64_t p, const st
     }
 }
 
-ALWAYS_INLINE void mingru_backward_body(const struct step *s, int64_t p, const struct options *o)
+ALWAYS_INLINE void mingru_backward_body(const struct step *s, struct range panels, const struct options *o)
 {
-    FOR_EACH_VECTOR(s, i, v) {
+    FOR_EACH_VECTOR(s, panels, p, i, v) {
         real *slot = slot_of(s, i, p, 0, v);
         const vec z = v_load(slot), n = v_load(slot + LANES), dh = v_load(gradient_of(s, i, p, o->out, v));
         const vec mixed = masked_candidate(s, o, i, p, v, n), h = v_load(previous_of(s, i, p, 0, v));

@@ -84,10 +84,10 @@ static void norm_sums(const struct job *job, const struct part *part, const stru
 }
 
 /* Values normalised, and what the cell's point reads. */
-static void norm_forward(const struct job *job, const struct step *s, int64_t p, int group)
+static void norm_forward(const struct job *job, const struct step *s, struct range panels, int group)
 {
     const struct norm *n = &job->cell->norm[group];
-    FOR_EACH_VECTOR(s, i, v) {
+    FOR_EACH_VECTOR(s, panels, p, i, v) {
         const real *statistics = current_of(s, i, 0, job->cell->parts, 2 * group);
         for (int k = 0; k < n->count; k++) {
             real *value = slot_of(s, i, p, n->first + k, v), *gate = slot_of(s, i, p, n->gate + k, v);
@@ -100,19 +100,19 @@ static void norm_forward(const struct job *job, const struct step *s, int64_t p,
     }
 }
 
-static void norm_products(const struct job *job, const struct step *s, int64_t p, int group)
+static void norm_products(const struct job *job, const struct step *s, struct range panels, int group)
 {
     const struct norm *n = &job->cell->norm[group];
-    FOR_EACH_VECTOR(s, i, v)
+    FOR_EACH_VECTOR(s, panels, p, i, v)
         for (int k = 0; k < n->count; k++)
             v_store(slot_of(s, i, p, n->product + k, v),
                     v_mul(v_load(slot_of(s, i, p, n->gate + k, v)), v_load(slot_of(s, i, p, n->first + k, v))));
 }
 
-static void norm_backward(const struct job *job, const struct step *s, int64_t p, int group)
+static void norm_backward(const struct job *job, const struct step *s, struct range panels, int group)
 {
     const struct norm *n = &job->cell->norm[group];
-    FOR_EACH_VECTOR(s, i, v) {
+    FOR_EACH_VECTOR(s, panels, p, i, v) {
         const real *statistics = current_of(s, i, 0, job->cell->parts, 2 * group);
         const real *means = gradient_of(s, i, 0, job->cell->parts, 2 * group);
         for (int k = 0; k < n->count; k++) {

@@ -145,14 +145,14 @@ static void pack(const rnnkern_net *net, const void *const *weights, void *packe
 }
 
 /* An operand's matrix that takes dZ back to it: panels of 16 of its elements, k the gate rows' order (krange_gates):
- * [panel of elements][panel of units][slot][unit][16]. For the panels of elements begin..end-1. */
-static void pack_transposed(const struct job *job, const struct direction *d, int operand, real *out, int64_t begin,
-                            int64_t end)
+ * [panel of elements][panel of units][slot][unit][16]. For some of the panels of elements. */
+static void pack_transposed(const struct job *job, const struct direction *d, int operand, real *out,
+                            struct range panels)
 {
     const real *packed = d->matrix[operand];
     const int64_t k = d->size[operand], all = units_of(job, operand);
     const int count = count_of(job, operand);
-    for (int64_t q = begin; q < end; q++) {
+    for (int64_t q = panels.first; q < panels.last; q++) {
         const int64_t inputs = min_of(LANES, k - q * LANES);
         real *to = out + q * count * all * LANES;
         for (int64_t p = 0; p < panels_of(all); p++) {
@@ -165,15 +165,16 @@ static void pack_transposed(const struct job *job, const struct direction *d, in
     }
 }
 
-/* weight (G*units, k) += total [panel][k+1][count][16], for columns begin..end-1; column k is the bias, NULL: not wanted. */
+/* weight (G*units, k) += total [panel][k+1][count][16], for some panels, with the first of which `total` starts, and some
+ * columns; column k is the bias, NULL: not wanted. */
 static void unpack_gradient(const struct job *job, const real *total, int64_t k, int operand, real *weight, real *bias,
-                            int64_t begin, int64_t end)
+                            struct range panels, struct range columns)
 {
     const int64_t all = units_of(job, operand), count = count_of(job, operand);
-    for (int64_t n = 0; n < panels_of(all) * count; n++) {
+    for (int64_t n = panels.first * count; n < panels.last * count; n++) {
         const int64_t row = row_of_block(job, operand, n), next = row_of_block(job, operand, n + 1);
-        const real *from = total + (n / count * (k + 1) * count + n % count) * LANES;
-        const int64_t units = units_in(all, n / count);
+        const real *from = total + ((n / count - panels.first) * (k + 1) * count + n % count) * LANES;
+        const int64_t units = units_in(all, n / count), begin = columns.first, end = columns.last;
         add_transposed(from + begin * count * LANES, count * LANES, weight + row * k + begin, weight + next * k + begin,
                        k, min_of(k, end) - begin, units);
         for (int64_t u = 0; begin <= k && k < end && bias && u < units; u++)

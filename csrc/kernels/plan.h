@@ -116,19 +116,15 @@ static inline int64_t own_rows(const struct part *part, int64_t n)
 {
     return (n - part->first + part->stride - 1) / part->stride;
 }
-static inline int64_t own_begin(const struct part *part, int64_t n) /* of n panels or tiles */
+static inline struct range own_share(const struct part *part, int64_t n) /* of n panels or tiles */
 {
-    return n * part->member.index / part->member.count;
+    return (struct range){n * part->member.index / part->member.count,
+                          n * (part->member.index + 1) / part->member.count};
 }
-static inline int64_t own_end(const struct part *part, int64_t n)
+static inline struct range own_panels(const struct part *part, int64_t n) /* of n in each step */
 {
-    return n * (part->member.index + 1) / part->member.count;
+    return part->split_units ? own_share(part, n) : (struct range){0, n};
 }
-static inline int64_t panel_begin(const struct part *part, int64_t n)
-{
-    return part->split_units ? own_begin(part, n) : 0;
-}
-static inline int64_t panel_end(const struct part *part, int64_t n) { return part->split_units ? own_end(part, n) : n; }
 
 /* Members that split units read each other's units; members that split rows do not. */
 static inline void sync_units(const struct part *part)

@@ -1,14 +1,14 @@
 /* RNN (Elman 1990): h' = act(W x + b_ih + U h + b_hh), act = tanh or relu. Slot: 0 pre-activation. */
 
-ALWAYS_INLINE void rnn_forward_body(const struct step *s, int64_t p, const struct options *o)
+ALWAYS_INLINE void rnn_forward_body(const struct step *s, struct range panels, const struct options *o)
 {
-    FOR_EACH_VECTOR(s, i, v)
+    FOR_EACH_VECTOR(s, panels, p, i, v)
         v_store(current_of(s, i, p, o->out, v), activate(&o->candidate, v_load(slot_of(s, i, p, o->gates, v))));
 }
 
-ALWAYS_INLINE void rnn_backward_body(const struct step *s, int64_t p, const struct options *o)
+ALWAYS_INLINE void rnn_backward_body(const struct step *s, struct range panels, const struct options *o)
 {
-    FOR_EACH_VECTOR(s, i, v) {
+    FOR_EACH_VECTOR(s, panels, p, i, v) {
         const vec h = v_load(current_of(s, i, p, o->out, v)), dh = v_load(gradient_of(s, i, p, o->out, v));
         v_store(slot_of(s, i, p, o->gates, v), through(&o->candidate, h, dh));
         give_share(s, o, i, p, v, v_zero());
@@ -19,8 +19,14 @@ static const struct options rnn_usual = {.candidate = {RNNKERN_TANH}}, rnn_relu_
 INSTANCES(rnn_forward, rnn_usual)
 INSTANCES(rnn_backward, rnn_usual)
 
-static void rnn_forward_relu(const struct step *s, int64_t p) { rnn_forward_body(s, p, &rnn_relu_usual); }
-static void rnn_backward_relu(const struct step *s, int64_t p) { rnn_backward_body(s, p, &rnn_relu_usual); }
+static void rnn_forward_relu(const struct step *s, struct range panels)
+{
+    rnn_forward_body(s, panels, &rnn_relu_usual);
+}
+static void rnn_backward_relu(const struct step *s, struct range panels)
+{
+    rnn_backward_body(s, panels, &rnn_relu_usual);
+}
 
 /* relu is usual too: this cell has two tables. */
 #define RNN_CELL(own, ...)                                                              \

@@ -46,46 +46,45 @@ static struct product recurrent_product(const struct job *job, const struct dire
 
 static inline int64_t panels_of_pass(const struct job *job, int pass) { return panels_of(units_of(job, pass + 1)); }
 
-static void points_forward(const struct pass *pass, const struct step *s, int64_t p)
+static void points_forward(const struct pass *pass, const struct step *s, struct range panels)
 {
     if (!s->options) { /* there is one */
-        pass->point[0].usual_forward(s, p);
+        pass->point[0].usual_forward(s, panels);
         return;
     }
     for (const struct point *point = pass->point; point->forward; point++)
-        point->forward(s, p);
+        point->forward(s, panels);
 }
 
 /* Each panel is activated while its pre-activations are in L1. `input` is NULL where the inputs have been projected. */
-static void product_forward(const struct pass *pass, const struct product *input, const struct product *product,
-                            const struct step *s, int64_t begin, int64_t end)
+static void pass_forward(const struct job *job, const struct direction *d, int index, const struct product *input,
+                         const struct step *s, struct range panels)
 {
-    const int group = product ? panels_per_tile(product->ns, tile_columns(product)) : 1;
-    const int64_t groups = (end - begin + group - 1) / group;
-    for (int64_t i = 0; i < groups; i++) {
-        const int64_t p = begin + turned_index(s->turned, i, groups) * group;
-        const int count = (int)min_of(group, end - p);
+    const struct pass *pass = &job->cell->pass[index];
+    const struct product product = recurrent_product(job, d, index, s);
+    const int has_product = pass->from != NOTHING;
+    const int64_t size = has_product ? panels_per_tile(product.ns, tile_columns(&product)) : 1;
+    for (int64_t i = 0; i < groups_of(panels, size); i++) {
+        const struct range some = turned_group(panels, size, i, s->turned);
         if (input)
-            product_panels(input, p, count);
-        if (product)
-            product_panels(product, p, count);
-        for (int j = 0; !pass->norms && j < count; j++)
-            points_forward(pass, s, p + j);
+            product_panels(input, some);
+        if (has_product)
+            product_panels(&product, some);
+        if (!pass->norms)
+            points_forward(pass, s, some);
     }
 }
 
 static void normalise_forward(const struct job *job, const struct part *part, const struct pass *pass,
-                              const struct step *s, int64_t begin, int64_t end)
+                              const struct step *s, struct range panels)
 {
     sync_units(part);
     for (int n = 0; n < pass->norms; n++)
         norm_statistics(job, part, s, pass->norm + n);
     sync_units(part);
-    for (int64_t p = begin; p < end; p++) {
-        for (int n = 0; n < pass->norms; n++)
-            norm_forward(job, s, p, pass->norm + n);
-        points_forward(pass, s, p);
-    }
+    for (int n = 0; n < pass->norms; n++)
+        norm_forward(job, s, panels, pass->norm + n);
+    points_forward(pass, s, panels);
 }
 
 static void step_forward(const struct job *job, const struct direction *d, const struct part *part,
@@ -93,13 +92,12 @@ static void step_forward(const struct job *job, const struct direction *d, const
 {
     for (int i = 0; i < job->cell->passes; i++) {
         const struct pass *pass = &job->cell->pass[i];
-        const int64_t panels = panels_of_pass(job, i), begin = panel_begin(part, panels), end = panel_end(part, panels);
-        const struct product product = recurrent_product(job, d, i, s);
+        const struct range panels = own_panels(part, panels_of_pass(job, i));
         if (i > 0 && pass->from != NOTHING)
             sync_units(part);
-        product_forward(pass, i ? NULL : input, pass->from == NOTHING ? NULL : &product, s, begin, end);
+        pass_forward(job, d, i, i ? NULL : input, s, panels);
         if (pass->norms)
-            normalise_forward(job, part, pass, s, begin, end);
+            normalise_forward(job, part, pass, s, panels);
     }
     sync_units(part);
 }
@@ -124,9 +122,10 @@ static int64_t output_mask_step(const struct job *job, const struct direction *d
 /* The units [first, first+n) of a member's panels of h (part 0) or c; n can be 0. */
 static void own_units(const struct job *job, const struct part *part, int state, int64_t *first, int64_t *n)
 {
-    const int64_t units = state_size(job, state), panels = panels_of(units);
-    *first = panel_begin(part, panels) * LANES;
-    *n = max_of(0, min_of(units, panel_end(part, panels) * LANES) - *first);
+    const int64_t units = state_size(job, state);
+    const struct range panels = own_panels(part, panels_of(units));
+    *first = panels.first * LANES;
+    *n = max_of(0, min_of(units, panels.last * LANES) - *first);
 }
 
 /* What the caller gets, or gives, beside what one layer hands to the next: sequences of the lower layers. */
@@ -196,7 +195,7 @@ static void chunk_forward(const struct job *job, const struct direction *d, cons
     /* For one step both matrices are read in one go, and so in turns by calls of a step each. */
     const int ahead = end - begin > 1 || job->cell->pass[0].of_h;
     if (ahead)
-        product_run(&project, panel_begin(part, job->panels), panel_end(part, job->panels));
+        product_run(&project, own_panels(part, job->panels));
     draw_slots(job, d, part, k, list);
     int64_t at = list->n;
     for (int64_t q = begin; q < end; q++) {

@@ -3,9 +3,9 @@
  *   c' = f c + (1-f) n       h' = r c' + (1-r) x'
  * Slots: 0 n, 1 f, 2 r, 3 x'. State parts: 0 h (an output only), 1 c. */
 
-ALWAYS_INLINE void sru_forward_body(const struct step *s, int64_t p, const struct options *o)
+ALWAYS_INLINE void sru_forward_body(const struct step *s, struct range panels, const struct options *o)
 {
-    FOR_EACH_VECTOR(s, i, v) {
+    FOR_EACH_VECTOR(s, panels, p, i, v) {
         real *slot = slot_of(s, i, p, 0, v);
         const vec before = v_load(previous_of(s, i, p, 1, v)), n = masked_candidate(s, o, i, p, v, v_load(slot));
         const vec f = activate(&o->gate, v_fma(unit_weight_of(s, 0, p, v), before, v_load(slot + LANES)));
@@ -18,9 +18,9 @@ ALWAYS_INLINE void sru_forward_body(const struct step *s, int64_t p, const struc
     }
 }
 
-ALWAYS_INLINE void sru_backward_body(const struct step *s, int64_t p, const struct options *o)
+ALWAYS_INLINE void sru_backward_body(const struct step *s, struct range panels, const struct options *o)
 {
-    FOR_EACH_VECTOR(s, i, v) {
+    FOR_EACH_VECTOR(s, panels, p, i, v) {
         real *slot = slot_of(s, i, p, 0, v), *dh_at = gradient_of(s, i, p, 0, v);
         const vec one = v_set1(1), n = masked_candidate(s, o, i, p, v, v_load(slot));
         const vec f = v_load(slot + LANES), r = v_load(slot + 2 * LANES), x = v_load(slot + 3 * LANES);

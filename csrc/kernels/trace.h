@@ -27,9 +27,10 @@ static void emit_trace(const struct job *job, const struct direction *d, const s
                        const struct rows *list)
 {
     const struct cell *cell = job->cell;
+    const struct range panels = own_panels(part, job->panels);
     for (int64_t i = 0; job->call->trace && i < list->n; i++) {
         real *to = trace_at(job, d, list->step[i], list->row[i]);
-        for (int64_t p = panel_begin(part, job->panels); p < panel_end(part, job->panels); p++) {
+        for (int64_t p = panels.first; p < panels.last; p++) {
             const size_t bytes = (size_t)units_in(job->hidden, p) * sizeof *to;
             for (int slot = 0; slot < cell->trace_count; slot++)
                 memcpy(to + slot * job->hidden + p * LANES,
