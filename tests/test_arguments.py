@@ -337,7 +337,7 @@ OPTIONS_OF_STRUCTURES: list[dict[str, Any]] = [
 def test_the_count_of_parameters(stack: tuple[int, int], bias: bool) -> None:
     structure = Structure(cell_options("lstm"), np.dtype(np.float32), 5, 6, *stack, bias)
     for options in OPTIONS_OF_STRUCTURES:
-        shapes = structure._replace(**options).parameter_shapes()
+        shapes = structure._replace(**options).parameter_shapes
         want = len(shapes), sum(map(math.prod, shapes.values()))
         assert structure._replace(**options).parameter_count() == want
 

@@ -481,6 +481,15 @@ def aligned(size_t size):
     return memory[start:start + size]
 
 
+def lent(block, cnp.npy_intp size, owner):
+    """The first bytes of a block, which keep the owner alive rather than the block."""
+    if size > cnp.PyArray_SIZE(<cnp.ndarray?>block):
+        raise ValueError(f"expected a block of {size} bytes")
+    cdef cnp.ndarray array = cnp.PyArray_SimpleNewFromData(1, &size, cnp.NPY_UINT8, cnp.PyArray_DATA(<cnp.ndarray>block))
+    cnp.set_array_base(array, owner)
+    return array
+
+
 cdef void *block(array, size_t bytes) except? NULL:
     """A uint8 array of at least that many bytes, aligned."""
     if array is None:

@@ -58,7 +58,7 @@ def network(options: Options, params: Mapping[str, Array]) -> Network:
             raise ValueError(f"params: expected '{kind}_l0' among its names, got {has}")
     arrays = {name: as_array(name, a) for name, a in params.items()}
     structure = _structure(options, arrays)
-    shapes, dtype = structure.parameter_shapes(), structure.dtype
+    shapes, dtype = structure.parameter_shapes, structure.dtype
     stack = f"{structure.num_layers} layer(s) and {structure.num_directions} direction(s)"
     check_names(f"params of {stack}", arrays, shapes)
     for name, expected in shapes.items():
@@ -234,8 +234,8 @@ class Layout:
         return hx, initial if restart is None else restart
 
     def new_states(self) -> tuple[Array, ...]:
-        widths = self.structure.states.values()
-        return tuple(np.empty((*self.state_axes, width), self.dtype) for width in widths)
+        axes, widths = self.state_axes, self.structure.states.values()
+        return tuple([np.empty((*axes, width), self.dtype) for width in widths])
 
 
 def as_states(parts: tuple[Array, ...]) -> States:

@@ -255,7 +255,7 @@ def make_inputs(case: Case, dtype: str) -> Inputs:
             scale /= 2
         return parameter(_WEIGHTS, name, shape, scale)
 
-    shapes = structure.parameter_shapes()
+    shapes = structure.parameter_shapes
     names = list(shapes)
     sequence = {"x": numbers(_X, (T, B, case.I)), "dy": numbers(_DY, (T, B, structure.features))}
     lengths = None

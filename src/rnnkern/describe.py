@@ -106,7 +106,7 @@ def description_of(
 ) -> Description:
     """That of a layer whose recorded call on T steps of B rows needs so much memory."""
     parameters = dict.fromkeys(_PARTS.values(), 0)
-    for name, shape in structure.parameter_shapes().items():
+    for name, shape in structure.parameter_shapes.items():
         parameters[_PARTS[kind_of(name)]] += prod(shape)
     item = structure.dtype.itemsize
     return Description(

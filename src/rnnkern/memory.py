@@ -32,7 +32,7 @@ class _Loan:
     """Lends a block to arrays; it comes back when the last of them is gone."""
 
     def __init__(self, block: Array) -> None:
-        self.block, self.__array_interface__ = block, block.__array_interface__
+        self.block = block
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not finalizing():
@@ -75,7 +75,9 @@ def new_block(size: int) -> Array:
     if size < SMALL:
         return _core.aligned(size)
     block = _spare_block(size)
-    return np.asarray(_Loan(_core.aligned(size) if block is None else block))[:size]
+    if block is None:
+        block = _core.aligned(size)
+    return _core.lent(block, size, _Loan(block))
 
 
 def new_array(shape: Shape, dtype: DTypeLike) -> Array:

@@ -28,7 +28,7 @@ class Packed:
     ) -> None:
         self._structure, self._initial = structure, initial
         self._net = structure.net()
-        self._block = new_block(_core.sizes(self._net, new_call(0, 0))[0])
+        self._block = new_block(structure.packed_bytes)
         _core.pack(self._net, weights, self._block)
 
     @property
@@ -54,7 +54,7 @@ class Packed:
     def regularized(self, regularization: Regularization | None) -> Packed:
         """The same weights in a net with its zoneout; None changes nothing."""
         structure = self._structure.regularized(regularization)
-        if structure == self._structure:
+        if structure is self._structure or structure == self._structure:
             return self
         twin = Packed.__new__(Packed)
         twin._structure, twin._net = structure, structure.net()

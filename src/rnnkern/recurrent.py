@@ -74,6 +74,7 @@ class Recurrent(Module):
     hidden_size: int
     bias: bool
     _options: Options
+    _unregularized: Structure
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         """``arguments`` are those of a constructor of this package, as its locals() are."""
@@ -97,10 +98,10 @@ class Recurrent(Module):
         known = CELLS[self._cell].options
         own = {name: getattr(self, name) for name in options if name in known}
         self._options = cell_options(self._cell, **own)
-        structure = self._structure_of(float_dtype(dtype))
-        check_structure(structure)
-        check_fits(*structure.parameter_count(), dtype)  # before there are names
-        super().__init__(self._shapes(structure.parameter_shapes()), dtype)
+        self._unregularized = self._structure_of(float_dtype(dtype))
+        check_structure(self._unregularized)
+        check_fits(*self._unregularized.parameter_count(), dtype)  # before there are names
+        super().__init__(self._shapes(self._unregularized.parameter_shapes), dtype)
 
     def _checked(self, name: str, value: Any) -> Any:
         """The value of an option in its usual form."""
@@ -117,19 +118,18 @@ class Recurrent(Module):
 
     def _structure_of(self, dtype: np.dtype[Any]) -> Structure:
         own = vars(self)
-        structure = Structure(
+        return Structure(
             self._options,
             dtype,
             num_directions=2 if own.get("bidirectional") else 1,
             learned=own.get("learn_initial_state", False),
             **{name: own[name] for name in _OF_STRUCTURE if name in own},
         )
-        return structure.regularized(own.get("regularization"))
 
     @property
     def _structure(self) -> Structure:
         """What the kernels compute."""
-        return self._structure_of(self.dtype)
+        return self._unregularized.regularized(vars(self).get("regularization"))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in vars(self) and name in self._known_class()._defaults():

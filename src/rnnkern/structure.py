@@ -7,7 +7,7 @@ A ``Cell`` is what no option changes, ``Options`` are what a cell's functions ta
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from functools import cached_property
 from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
@@ -208,9 +208,7 @@ def check_regularization(cell: str, value: Any) -> Regularization | None:
 # ---- stacks of layers
 
 
-class Structure(NamedTuple):
-    """A stack of layers, but for the values of its parameters."""
-
+class _Fields(NamedTuple):
     options: Options
     dtype: np.dtype[Any]
     input_size: int
@@ -225,33 +223,36 @@ class Structure(NamedTuple):
     zoneout_h: float = 0.0
     zoneout_c: float = 0.0
 
-    @property
+
+class Structure(_Fields):
+    """A stack of layers, but for the values of its parameters. What follows from it is kept."""
+
+    @cached_property
     def cell(self) -> Cell:
         return CELLS[self.options.cell]
 
-    @property
+    @cached_property
     def width(self) -> int:
         """P, the features of h."""
         return self.proj_size or self.hidden_size
 
-    @property
+    @cached_property
     def features(self) -> int:
         """Of y."""
         return self.num_directions * self.width
 
-    @property
+    @cached_property
     def sweeps(self) -> int:
         """Layers and directions, L*D."""
         return self.num_layers * self.num_directions
 
-    @property
+    @cached_property
     def states(self) -> dict[str, int]:
         """Names of the states, and their widths."""
         widths = {"h": self.width, "c": self.hidden_size}
         return {name: widths[name] for name in self.cell.states}
 
-    @property
-    @lru_cache  # noqa: B019, what is kept is small
+    @cached_property
     def kinds(self) -> tuple[str, ...]:
         """Of the weights of each layer and direction, in order."""
         optional = {
@@ -298,7 +299,7 @@ class Structure(NamedTuple):
         directions = ("", "_reverse")[: self.num_directions]
         return [f"_l{layer}{suffix}" for layer in range(self.num_layers) for suffix in directions]
 
-    @lru_cache  # noqa: B019
+    @cached_property
     def parameter_shapes(self) -> Mapping[str, Shape]:
         """Names and shapes: weights in torch's order, then learned initial states."""
         layers = [self.weight_shapes(min(k, 1)) for k in range(self.num_layers)]
@@ -326,6 +327,12 @@ class Structure(NamedTuple):
         each = len(_core.WEIGHTS)
         return range(_core.WEIGHTS.index(kind), self.sweeps * each, each)
 
+    @cached_property
+    def _taken_places(self) -> list[int]:
+        """Of the weights that there are, in the order of parameter_shapes."""
+        kinds = [kind in self.kinds for kind in _core.WEIGHTS]
+        return [place for place, there in enumerate(self.sweeps * kinds) if there]
+
     def split(
         self, arrays: Iterable[Array]
     ) -> tuple[list[Array | None], tuple[list[Array], ...] | None]:
@@ -334,23 +341,37 @@ class Structure(NamedTuple):
         Weights as _core.WEIGHTS for each layer and direction, None where there is none; and for
         each state those of the learned initial ones, None if they are not learned.
         """
-        at, kinds = iter(arrays), self.kinds
-        weights = [
-            next(at) if kind in kinds else None
-            for _ in range(self.sweeps)
-            for kind in _core.WEIGHTS
-        ]
+        weights: list[Array | None] = [None] * (self.sweeps * len(_core.WEIGHTS))
+        at = iter(arrays)
+        for place in self._taken_places:
+            weights[place] = next(at)
         if not self.learned:
             return weights, None
         return weights, tuple([next(at) for _ in range(self.sweeps)] for _ in self.states)
 
+    @cached_property
+    def packed_bytes(self) -> int:
+        """Of the weights as the kernels read them."""
+        nothing = _core.Call(0, 0, None, None, _core.RESTART_ZERO, _core.KEEP_NONE, 1, 0.0, 0, 1)
+        return _core.sizes(self.net(), nothing)[0]
+
+    @cached_property
+    def _nets(self) -> dict[int, _core.Net]:
+        return {}
+
     def net(self) -> _core.Net:
         """As the kernels take it, at the level in use."""
+        level = isa.level()
+        if level not in self._nets:
+            self._nets[level] = self._net(level)
+        return self._nets[level]
+
+    def _net(self, level: int) -> _core.Net:
         options = self.options
         return _core.Net(
             options.cell,
             self.dtype,
-            isa.level(),
+            level,
             self.bias,
             self.input_size,
             self.hidden_size,
@@ -369,6 +390,9 @@ class Structure(NamedTuple):
             zoneout_h=self.zoneout_h,
             zoneout_c=self.zoneout_c,
         )
+
+    def __getstate__(self) -> None:
+        """Copies find out for themselves what follows."""
 
 
 def check_structure(structure: Structure) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -44,6 +43,8 @@ class Tape:
         self._restart_shapes = None if restart is None else [part.shape for part in restart]
         self._dropped = dropped
         self._used = False
+        self.shapes: Mapping[str, Shape] = packed.structure.parameter_shapes
+        """Names and shapes of the parameters, and so of ``grads``."""
         self.grads: Mapping[str, Array] | None = None
         """Where ``backward`` adds parameter gradients by default: for tapes of a layer, its own."""
         self.restart_state_grad: States | None = None
@@ -72,11 +73,6 @@ class Tape:
         if self._block is None:
             return 0
         return _core.sizes(self._packed.net, self._call)[1]
-
-    @cached_property
-    def shapes(self) -> Mapping[str, Shape]:
-        """Names and shapes of the parameters, and so of ``grads``."""
-        return self._packed.structure.parameter_shapes()
 
     def backward(
         self,

@@ -225,10 +225,10 @@ def check_mapping(name: str, value: Any, expected: str = "a mapping of names to 
 
 def wrong_names(given: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
     """What to say of names that are missing, and of those that are unexpected."""
-    return [
-        *(f"missing {name!r}" for name in expected if name not in given),
-        *(f"unexpected {name!r}" for name in given if name not in expected),
-    ]
+    missing = [f"missing {name!r}" for name in expected if name not in given]
+    if not missing and len(given) == len(expected):
+        return []
+    return missing + [f"unexpected {name!r}" for name in given if name not in expected]
 
 
 def check_names(name: str, given: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
@@ -244,10 +244,12 @@ def as_targets(grads: Any, shapes: Mapping[str, Shape], dtype: np.dtype[Any]) ->
     """
     check_mapping("grads", grads)
     check_names("grads", grads, shapes)
-    targets = {}
-    for key, shape in shapes.items():
+    targets = {key: grads[key] for key in shapes}
+    for key, a in targets.items():
+        if type(a) is np.ndarray and a.shape == shapes[key] and a.dtype == dtype and a.flags.carray:
+            continue  # nearly every one
         name = f"grads[{key!r}]"
-        targets[key] = as_target(name, grads[key], shape, dtype)
-        if not (targets[key].flags.c_contiguous and targets[key].flags.aligned):
+        as_target(name, a, shapes[key], dtype)
+        if not (a.flags.c_contiguous and a.flags.aligned):
             raise ValueError(f"{name}: expected a C-contiguous, aligned array, got another")
     return targets
