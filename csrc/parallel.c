@@ -3,10 +3,11 @@
  * All waiting is waiting for one word to change, and all sleeping is a futex on that word.
  *
  * With more busy threads than cores (other libraries' threads that spin after a call are enough) a worker may get no core
- * for milliseconds. So a call is made by those that come soon. Where members meet at every step it can still be fifty times
- * slower than one thread: the scheduler may keep two members on one core, which they must hand to each other
- * at every barrier. So a member that waits in vain looks whether another one lacks a core; when such calls lose much of
- * their time that way, the next ones run on the caller alone. */
+ * for milliseconds; the least so where it need not wait for its caller's, and has slept while others were busy. So workers
+ * stay off the core of their caller, and a call is made by those that come soon, and work that can be dealt out by whoever comes at all. Where
+ * members meet at every step it can still be fifty times slower than one thread: the scheduler may keep two members on one
+ * core, which they must hand to each other at every barrier. So a member that waits in vain looks whether another one lacks
+ * a core; when such calls lose much of their time that way, the next ones run on the caller alone. */
 #define _GNU_SOURCE
 
 #include "parallel.h"
@@ -16,6 +17,7 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -35,6 +37,7 @@
 #define PATIENCE 100000 /* ns to spin: longer than the uneven ends of most steps, shorter than a time slice */
 #define LOOK 50000      /* ns to watch another member */
 #define MAX_VOTES 6     /* a call that lost half of its time lets calls run alone for 1/16 to 4 times that time */
+#define WARY 8          /* calls with small shares after one that lost a sixteenth of its time */
 
 /* A word on its own cache line, since others spin on it. */
 struct word {
@@ -42,12 +45,14 @@ struct word {
     atomic_uint sleepers;
 };
 
-/* The caller sets CALLED, a worker that comes sets JOINED, the caller sets RUNNING; or IDLE again, where the worker has not
- * come in time. So does the worker at its end. */
+/* The caller sets CALLED, a worker that comes sets JOINED, the caller sets RUNNING, unless work is dealt out; or IDLE again,
+ * where the worker has not come in time. So does the worker at its end. */
 enum { IDLE, CALLED, JOINED, RUNNING };
 
 struct seat {
     struct word state;
+    pthread_t thread;
+    int avoided;       /* the CPU that it keeps off */
     int index;         /* of the member, in this call */
     atomic_int asleep; /* at a barrier */
     atomic_int clock;  /* a clockid_t, of its CPU time */
@@ -59,10 +64,13 @@ struct rk_team {
     atomic_int crowded;  /* cores lack, as far as the last barriers tell */
     atomic_llong lost;   /* ns that members of this call have slept since another one had no core */
     int votes;           /* calls that lost much of their time, less those that did not */
+    atomic_int wary;     /* calls to come that lack cores, as far as the last ones tell */
     int64_t alone_until; /* by the monotonic clock */
     int members;         /* of this call */
     rk_work *work;
     void *context;
+    int shares;          /* to deal; 0: members run side by side */
+    atomic_int next;     /* share */
     struct word arrived; /* members at the barrier */
     struct word phase;   /* counts barriers */
     _Atomic(struct seat *)
@@ -167,7 +175,13 @@ static void run_member(const struct rk_member *member, rk_work *work, void *cont
     rk_restore_fpmode(mode);
 }
 
-static void run_alone(rk_work *work, void *context) { run_member(&(struct rk_member){0, 1}, work, context); }
+static void run_alone(rk_work *work, void *context) { run_member(&(struct rk_member){0, 1, 0}, work, context); }
+
+static void take_shares(int slot)
+{
+    for (int i; (i = atomic_fetch_add(&team.next, 1)) < team.shares;)
+        run_member(&(struct rk_member){i, team.shares, slot}, team.work, team.context);
+}
 
 static void wait_until_changed(struct word *word, unsigned old)
 {
@@ -182,8 +196,13 @@ static void *worker(void *argument)
         wait_until_changed(&seat->state, IDLE);
         if (!atomic_compare_exchange_strong(&seat->state.value, &(unsigned){CALLED}, JOINED))
             continue; /* too late */
+        if (team.shares) {
+            take_shares((int)(seat - team.seat));
+            set(&seat->state, IDLE);
+            continue;
+        }
         wait_until_changed(&seat->state, JOINED);
-        const struct rk_member member = {seat->index, team.members};
+        const struct rk_member member = {seat->index, team.members, seat->index};
         run_member(&member, team.work, team.context);
         atomic_store(&seat->state.value, IDLE); /* before the caller can call again */
         rk_barrier(&member);
@@ -221,6 +240,8 @@ static int grow_team(int threads)
         if (pthread_create(&thread, NULL, worker, seat))
             break;
         set_clock(seat, thread);
+        seat->thread = thread;
+        seat->avoided = -1;
         pthread_detach(thread);
         atomic_store(&team.size, i + 1);
     }
@@ -235,19 +256,52 @@ static void give_place(struct seat *seat, int index)
     atomic_store(&team.present[index], seat);
 }
 
-/* Calls the workers; returns how many members there are, the caller among them: those that come within `grace` ns. */
+/* A worker that wakes on its caller's core, as the scheduler likes it, shares that core with it. */
+static void keep_workers_off(int cpu, int threads)
+{
+    cpu_set_t others;
+    CPU_ZERO(&others);
+    for (int i = 1; i < threads; i++) {
+        struct seat *seat = &team.seat[i];
+        if (seat->avoided == cpu)
+            continue;
+        if (!CPU_COUNT(&others)) {
+            if (pthread_getaffinity_np(pthread_self(), sizeof others, &others) || CPU_COUNT(&others) < 2)
+                return;
+            CPU_CLR((size_t)cpu, &others);
+        }
+        pthread_setaffinity_np(seat->thread, sizeof others, &others);
+        seat->avoided = cpu;
+    }
+}
+
+static void call_workers(int threads)
+{
+    const int cpu = sched_getcpu();
+    if (cpu >= 0)
+        keep_workers_off(cpu, threads);
+    for (int i = 1; i < threads; i++)
+        set(&team.seat[i].state, CALLED);
+}
+
+/* Whether the worker has not come; it cannot any more then. */
+static int dismiss(struct seat *seat)
+{
+    return atomic_compare_exchange_strong(&seat->state.value, &(unsigned){CALLED}, IDLE);
+}
+
+/* Returns how many members there are, the caller among them: those that come within `grace` ns. */
 static int assemble(int threads, int64_t grace)
 {
     const int64_t start = nanoseconds(CLOCK_MONOTONIC);
     int members = 1;
     give_place(&team.seat[0], 0);
-    for (int i = 1; i < threads; i++)
-        set(&team.seat[i].state, CALLED);
+    call_workers(threads);
     for (int i = 1; i < threads; i++) {
         struct seat *seat = &team.seat[i];
         while (!spin(&seat->state, CALLED, start + grace - nanoseconds(CLOCK_MONOTONIC)) && atomic_load(&insistent))
             ; /* not asleep: a worker that joins wakes no one */
-        if (!atomic_compare_exchange_strong(&seat->state.value, &(unsigned){CALLED}, IDLE))
+        if (!dismiss(seat))
             give_place(seat, members++);
     }
     team.members = members;
@@ -256,39 +310,89 @@ static int assemble(int threads, int64_t grace)
     return members;
 }
 
-static void run_team(int threads, int64_t grace, rk_work *work, void *context)
+/* Waits for a worker to end, and returns the ns for which it had no core. */
+static int64_t wait_for(struct seat *seat)
 {
-    const int64_t start = nanoseconds(CLOCK_MONOTONIC);
-    const int most = threads <= atomic_load(&team.size) ? threads : grow_team(threads);
-    if (start < team.alone_until && !atomic_load(&insistent)) {
-        run_alone(work, context);
-        return;
-    }
+    if (spin(&seat->state, JOINED, PATIENCE))
+        return 0;
+    const int64_t start = nanoseconds(CLOCK_MONOTONIC), used = time_used(seat);
+    sleep_until_changed(&seat->state, JOINED);
+    return nanoseconds(CLOCK_MONOTONIC) - start - (time_used(seat) - used);
+}
+
+/* Lets the next calls run alone for some time, if this one lost much. */
+static void judge(int64_t start, int much)
+{
+    const int64_t end = nanoseconds(CLOCK_MONOTONIC);
+    if (much)
+        team.alone_until = end + (((end - start) << team.votes) >> 4);
+    team.votes += much ? team.votes < MAX_VOTES : -(team.votes > 0);
+}
+
+static void run_team(int threads, int64_t grace, int64_t start)
+{
     set_clock(&team.seat[0], pthread_self());
     atomic_store(&team.crowded, 0);
     atomic_store(&team.lost, 0);
-    team.work = work;
-    team.context = context;
-    const struct rk_member member = {0, assemble(most, grace)};
-    run_member(&member, work, context);
+    const struct rk_member member = {0, assemble(threads, grace), 0};
+    run_member(&member, team.work, team.context);
     rk_barrier(&member);
-    const int64_t end = nanoseconds(CLOCK_MONOTONIC);
-    if (4 * atomic_load(&team.lost) > member.count * (end - start)) {
-        team.alone_until = end + (((end - start) << team.votes) >> 4);
-        team.votes += team.votes < MAX_VOTES;
-    } else
-        team.votes -= team.votes > 0;
+    const int64_t time = nanoseconds(CLOCK_MONOTONIC) - start;
+    judge(start, 4 * atomic_load(&team.lost) > member.count * time);
 }
 
-void rk_team_run(int threads, int64_t grace, rk_work *work, void *context)
+static void deal(int threads, int64_t start)
+{
+    int64_t lost = 0;
+    atomic_store(&team.next, 0);
+    call_workers(threads);
+    for (int i = 1; atomic_load(&insistent) && i < threads; i++)
+        while (!spin(&team.seat[i].state, CALLED, PATIENCE))
+            ;
+    take_shares(0);
+    for (int i = 1; i < threads; i++)
+        if (!dismiss(&team.seat[i]))
+            lost += wait_for(&team.seat[i]);
+    const int64_t time = nanoseconds(CLOCK_MONOTONIC) - start;
+    if (16 * lost > time)
+        atomic_store(&team.wary, WARY);
+    else if (atomic_load(&team.wary))
+        atomic_fetch_sub(&team.wary, 1);
+    judge(start, 2 * lost > time);
+}
+
+/* With `shares` to deal, or for members that run side by side. */
+static void use_team(int threads, int shares, int64_t grace, rk_work *work, void *context)
 {
     if (threads <= 1 || atomic_exchange(&team.taken, 1)) {
         run_alone(work, context);
         return;
     }
-    run_team(threads, grace, work, context);
+    const int64_t start = nanoseconds(CLOCK_MONOTONIC);
+    const int most = threads <= atomic_load(&team.size) ? threads : grow_team(threads);
+    team.work = work;
+    team.context = context;
+    team.shares = shares;
+    if (start < team.alone_until && !atomic_load(&insistent))
+        run_alone(work, context);
+    else if (shares)
+        deal(most, start);
+    else
+        run_team(most, grace, start);
     atomic_store(&team.taken, 0);
 }
+
+void rk_team_run(int threads, int64_t grace, rk_work *work, void *context)
+{
+    use_team(threads, 0, grace, work, context);
+}
+
+void rk_team_deal(int threads, int count, rk_work *work, void *context)
+{
+    use_team(threads < count ? threads : count, count, 0, work, context);
+}
+
+int rk_team_lacks_cores(void) { return atomic_load(&team.wary) > 0 || atomic_load(&insistent); }
 
 void rk_team_insist(int on) { atomic_store(&insistent, on); }
 

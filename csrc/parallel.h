@@ -5,18 +5,27 @@
 #include <stdint.h>
 
 struct rk_member {
-    int index, count; /* member index of count; index 0 is the caller */
+    int index, count; /* share `index` of `count` is this member's */
+    int slot;         /* which of the threads it is, of those asked for; 0 is the caller */
 };
 
 typedef void rk_work(void *context, const struct rk_member *member);
 
-/* Runs work on up to `threads` members, the caller among them, and returns when all have ended. With one member, while
- * another caller uses the team, or where cores lack, work runs once, as member 0 of 1. Members run with subnormals
- * flushed to zero.
+/* Both return when all work has ended. While another caller uses the team, or where cores lack, work runs once, as member 0
+ * of 1. It runs with subnormals flushed to zero. */
+
+/* Runs work once on each of up to `threads` members, who meet at barriers.
  * grace: the ns that the caller waits for workers to come before it begins with those that have. */
 void rk_team_run(int threads, int64_t grace, rk_work *work, void *context);
 
-/* For tests: on, the team runs even where it lacks cores and the caller would do better alone. */
+/* Deals `count` shares of work, none of which waits for another, to up to `threads` threads. The caller begins at once;
+ * workers join when they come. */
+void rk_team_deal(int threads, int count, rk_work *work, void *context);
+
+/* Whether a call before lost time to a lack of cores: small shares then lose less. */
+int rk_team_lacks_cores(void);
+
+/* For tests: on, the team runs as if cores lacked, and even where the caller would do better alone. */
 void rk_team_insist(int on);
 
 /* Every member must reach it before any goes on. */

@@ -354,6 +354,29 @@ def test_workers_take_no_signals() -> None:
     assert python(code).strip() == f"{[three, three]} {{<Signals.SIGUSR2: 12>}}"
 
 
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="one core here"
+)
+@pytest.mark.parametrize("split", ["rows", "units"])
+def test_workers_stay_off_their_callers_core(split: str) -> None:
+    """They may run wherever else the caller may, whose own affinity is as before."""
+    two = sorted(os.sched_getaffinity(0))[:2]
+    sizes = "(100, 64, 64), 64" if split == "rows" else "(100, 1, 256), 256"
+    code = (
+        "import os, numpy as np; from rnnkern import functional as f\n"
+        f"os.sched_setaffinity(0, {two})\n"
+        f"shape, H = {sizes}\n"
+        "x, w = np.ones(shape, 'f'), np.ones((H, H), 'f')\n"
+        "p = {'weight_ih_l0': w, 'weight_hh_l0': w}\n"
+        "before = set(os.listdir('/proc/self/task'))\n"
+        "f.rnn_forward(x, p, num_threads=2)\n"
+        "(worker,) = set(os.listdir('/proc/self/task')) - before\n"
+        "print(*os.sched_getaffinity(int(worker)), *sorted(os.sched_getaffinity(0)))"
+    )
+    other, *own = map(int, python(code).split())
+    assert other in two and own == two
+
+
 # threadpoolctl
 
 USE_THREADPOOLCTL = """

@@ -167,7 +167,7 @@ static void clip_gradients(const struct job *job, const struct part *part, const
 
 /* No gradient crosses a border: where a row restarted, the gradient belongs to the restart state. */
 static void cut_at_restarts(const struct job *job, const struct part *part, const struct block *k,
-                            const struct rows *list, int64_t begin, int64_t n, int64_t chunk_row0)
+                            const struct rows *list, int64_t begin, int64_t n)
 {
     for (int64_t i = begin; i < begin + n; i++)
         for (int s = 0; list->restart[i] && s < job->cell->states; s++) {
@@ -175,14 +175,14 @@ static void cut_at_restarts(const struct job *job, const struct part *part, cons
             own_units(job, part, s, &first, &units);
             const size_t bytes = (size_t)units * sizeof(real);
             real *gradient = list->gradient[i] + s * job->part + first;
-            const int64_t row = stored_at(job, k, list->z[i]) - chunk_row0;
+            const int64_t row = stored_at(job, k, list->z[i]) - k->gate_row0;
             if (job->drestart_rows)
                 memcpy(job->drestart_rows + row * job->width + s * job->part + first, gradient, bytes);
             memset(gradient, 0, bytes);
         }
 }
 
-/* Sums the chunk's restart gradients: for a shared restart state in runs over all real rows, as weight gradients are; for
+/* Sums the block's restart gradients: for a shared restart state in runs over all real rows, as weight gradients are; for
  * restart states of their own row by row, so that a row's sum does not depend on the others. */
 static void sum_restarts(const struct job *job, const struct direction *d, const struct part *part, int64_t begin,
                          int64_t end)
@@ -220,7 +220,7 @@ static void save_restart_gradient(const struct job *job, const struct direction 
 static void chunk_backward(const struct job *job, const struct direction *d, const struct part *part,
                            const struct block *k, int64_t begin, int64_t end)
 {
-    struct rows *list = &job->lists[part->member.index];
+    struct rows *list = &job->lists[part->member.slot];
     const rnnkern_rows dx = gradient_of_inputs(job, d);
     list_own_rows(job, d, k, begin, end, part, list);
     int64_t at = 0;
@@ -234,13 +234,8 @@ static void chunk_backward(const struct job *job, const struct direction *d, con
             step_backward(job, d, part, &s);
         }
         clip_gradients(job, part, list, at, n);
-        cut_at_restarts(job, part, k, list, at, n, stored(&job->plan, d->reverse, end));
+        cut_at_restarts(job, part, k, list, at, n);
         at += n;
-    }
-    if (job->drestart_rows) {
-        rk_barrier(&part->member);
-        sum_restarts(job, d, part, begin, end);
-        rk_barrier(&part->member);
     }
     if (dx.data) {
         sync_units(part); /* a step without a product has not waited for the others' dZ */
@@ -263,36 +258,67 @@ static int64_t block_begin(const struct job *job, const struct direction *d, int
 }
 
 /* The steps begin..end-1 with their states and gates in memory. Where all states are, the block is the whole sequence. */
-static struct block recomputed_block(const struct job *job, const struct direction *d, const struct part *part,
-                                     int64_t begin, int64_t end)
+static struct block block_of(const struct job *job, const struct direction *d, int64_t begin, int64_t end)
 {
-    const rnnkern_call *call = job->call;
-    struct block k = whole_block(job, d);
-    if (call->keep == RNNKERN_KEEP_GATES)
+    struct block k = whole_block(job, d, 0);
+    if (job->call->keep == RNNKERN_KEEP_GATES)
         return k;
     k.gates = job->block_gates;
     k.gate_row0 = stored(&job->plan, d->reverse, end);
     k.z_panel = job->block_rows * job->cell->slots * LANES;
-    if (call->keep == RNNKERN_KEEP_SEGMENTS) {
+    if (job->call->keep == RNNKERN_KEEP_SEGMENTS) {
         k.states = job->block_states;
         k.row0 = k.gate_row0;
         k.begin = begin;
         k.end = end;
+    }
+    return k;
+}
+
+static void recompute(const struct job *job, const struct direction *d, const struct part *part, const struct block *k,
+                      int64_t begin, int64_t end)
+{
+    if (job->call->keep == RNNKERN_KEEP_SEGMENTS) {
         FOR_OWN_SEQUENCES(job, part, j)
-            memcpy(carry_at(job, &k, j), segment_carry(job, d, begin) + j * job->width,
+            memcpy(carry_at(job, k, j), segment_carry(job, d, begin) + j * job->width,
                    (size_t)job->width * sizeof(real));
         sync_units(part);
     }
     for (int64_t q = begin, next; q < end; q = next) {
         next = chunk_end(job, d, q, end);
-        chunk_forward(job, d, part, &k, q, next);
+        chunk_forward(job, d, part, k, q, next);
     }
-    return k;
 }
 
-static void direction_backward(const struct job *job, const struct direction *d, const struct part *part)
+/* What members do together before they need what others did. */
+struct phase {
+    const struct job *job;
+    const struct direction *d;
+    int64_t begin, end; /* steps of the block */
+    void (*work)(const struct phase *phase, const struct part *part);
+};
+
+static void member_phase(void *context, const struct rk_member *member)
 {
-    const struct plan *plan = &job->plan;
+    const struct phase *phase = context;
+    const struct part part = part_of(phase->job, member);
+    phase->work(phase, &part);
+}
+
+/* Members that split units are there, and meet behind the phase. Else this is the caller alone. */
+static void run_phase(const struct phase *phase, const struct part *part)
+{
+    if (part->split_units) {
+        phase->work(phase, part);
+        rk_barrier(&part->member);
+    } else
+        rk_team_deal(phase->job->threads, phase->job->shares, member_phase, (void *)phase);
+}
+
+static void begin_direction(const struct phase *phase, const struct part *part)
+{
+    const struct job *job = phase->job;
+    const struct direction *d = phase->d;
     transpose_matrices(job, d, part);
     for (int64_t j = part->member.index; job->drestart_rows && j < job->restart_rows; j += part->member.count) {
         memset(job->drestart_run + j * job->width, 0, (size_t)job->width * sizeof(real));
@@ -300,42 +326,85 @@ static void direction_backward(const struct job *job, const struct direction *d,
     }
     clear_norms(job, d, part);
     FOR_OWN_SEQUENCES(job, part, j)
-        load_state(job, job->dhx_n, d->index * plan->rows + plan->order[j], job->gradient + j * job->width);
-    rk_barrier(&part->member);
+        load_state(job, job->dhx_n, d->index * job->plan.rows + job->plan.order[j], job->gradient + j * job->width);
+}
 
-    for (int64_t end = plan->steps, begin; end > 0; end = begin) {
-        begin = block_begin(job, d, end);
-        const struct block k = recomputed_block(job, d, part, begin, end);
-        for (int64_t q = end, first; q > begin; q = first) {
-            first = chunk_begin(job, d, q, begin);
-            chunk_backward(job, d, part, &k, first, q);
-        }
-        rk_barrier(&part->member);
-        if (job->grads && job->call->row_grads)
-            row_gradients(job, d, part, &k);
-        else if (job->grads)
-            weight_gradient(job, d, part, &k, stored(plan, d->reverse, end), stored(plan, d->reverse, begin));
-        rk_barrier(&part->member);
+static void step_through_block(const struct phase *phase, const struct part *part)
+{
+    const struct job *job = phase->job;
+    const struct block k = block_of(job, phase->d, phase->begin, phase->end);
+    if (job->call->keep != RNNKERN_KEEP_GATES)
+        recompute(job, phase->d, part, &k, phase->begin, phase->end);
+    for (int64_t q = phase->end, first; q > phase->begin; q = first) {
+        first = chunk_begin(job, phase->d, q, phase->begin);
+        chunk_backward(job, phase->d, part, &k, first, q);
     }
+}
+
+static void sum_block(const struct phase *phase, const struct part *part)
+{
+    const struct job *job = phase->job;
+    const struct direction *d = phase->d;
+    const struct block k = block_of(job, d, phase->begin, phase->end);
+    if (job->drestart_rows)
+        sum_restarts(job, d, part, phase->begin, phase->end);
+    if (job->grads && job->call->row_grads)
+        row_gradients(job, d, part, &k);
+    else if (job->grads)
+        weight_gradient(job, d, part, &k, stored(&job->plan, d->reverse, phase->end),
+                        stored(&job->plan, d->reverse, phase->begin));
+}
+
+static void end_direction(const struct phase *phase, const struct part *part)
+{
+    const struct job *job = phase->job;
+    const struct direction *d = phase->d;
     FOR_OWN_SEQUENCES(job, part, j)
-        save_state(job, job->gradient + j * job->width, job->dhx, d->index * plan->rows + plan->order[j]);
+        save_state(job, job->gradient + j * job->width, job->dhx, d->index * job->plan.rows + job->plan.order[j]);
     if (job->drestart_rows)
         save_restart_gradient(job, d, part);
-    rk_barrier(&part->member);
+}
+
+static void direction_backward(const struct job *job, const struct direction *d, const struct part *part)
+{
+    struct phase phase = {job, d, .work = begin_direction};
+    run_phase(&phase, part);
+    for (phase.end = job->plan.steps; phase.end > 0; phase.end = phase.begin) {
+        phase.begin = block_begin(job, d, phase.end);
+        phase.work = step_through_block;
+        run_phase(&phase, part);
+        phase.work = sum_block;
+        if (job->grads || job->drestart_rows)
+            run_phase(&phase, part);
+    }
+    phase.work = end_direction;
+    run_phase(&phase, part);
+}
+
+static void clear_input_padding(const struct phase *phase, const struct part *part)
+{
+    clear_padding(phase->job, part, phase->job->dx, phase->job->net->input_size);
+}
+
+static void mask_input_gradients(const struct phase *phase, const struct part *part)
+{
+    mask_sequences(phase->job, part, phase->job->dx, phase->job->dx);
 }
 
 static void member_backward(void *context, const struct rk_member *member)
 {
     const struct job *job = context;
     const struct part part = part_of(job, member);
-    clear_padding(job, &part, job->dx, job->net->input_size);
+    struct phase phase = {job, .work = clear_input_padding};
+    run_phase(&phase, &part);
     for (int64_t layer = job->layers - 1; layer >= 0; layer--)
         for (int64_t i = 0; i < job->directions; i++) {
             const struct direction d = direction_at(job, layer * job->directions + i);
             direction_backward(job, &d, &part);
         }
+    phase.work = mask_input_gradients;
     if (job->masked_x && job->dx.data)
-        mask_sequences(job, &part, job->dx, job->dx);
+        run_phase(&phase, &part);
 }
 
 static void backward(const rnnkern_net *net, const rnnkern_call *call, const void *packed, rnnkern_rows x, void *tape,
@@ -358,7 +427,10 @@ static void backward(const rnnkern_net *net, const rnnkern_call *call, const voi
     if (!drestart.h && !drestart.c)
         job.drestart_rows = NULL;
     plan_rows(&job.plan, call);
-    rk_team_run(job.threads, grace_of(&job), member_backward, &job);
+    if (job.split_units)
+        rk_team_run(job.threads, grace_of(&job), member_backward, &job);
+    else
+        member_backward(&job, &(struct rk_member){0, 1, 0});
 }
 
 #endif

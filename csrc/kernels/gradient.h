@@ -164,7 +164,7 @@ static void sum_unit_weights(const struct job *job, const struct direction *d, c
 static void weight_gradient(const struct job *job, const struct direction *d, const struct part *part,
                             const struct block *k, int64_t begin, int64_t end)
 {
-    struct rows *list = &job->lists[part->member.index];
+    struct rows *list = &job->lists[part->member.slot];
     for (int64_t next; begin < end; begin = next) {
         next = min_of(end, (begin / RUN_ROWS + 1) * RUN_ROWS);
         list_rows(job, d, k, begin, next, 0, 1, list);
@@ -183,8 +183,8 @@ static void row_gradients(const struct job *job, const struct direction *d, cons
                           const struct block *k)
 {
     const struct plan *plan = &job->plan;
-    const struct sums *sums = &job->sums[part->member.index];
-    struct rows *list = &job->lists[part->member.index];
+    const struct sums *sums = &job->sums[part->member.slot];
+    struct rows *list = &job->lists[part->member.slot];
     const int64_t size = job->cell->slots * LANES, panel = RUN_ROWS * size;
     FOR_OWN_SEQUENCES(job, part, j) {
         const int64_t first = d->reverse ? plan->steps - plan->length[j] : 0, last = first + plan->length[j];

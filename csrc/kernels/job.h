@@ -51,6 +51,7 @@ struct job {
     int64_t gate_row, restart_rows;
     int64_t project_rows, chunk_rows, block_rows; /* of a chunk: forward, backward; of a recomputed block */
     int threads, split_units;
+    int shares; /* of the rows, which are dealt to the threads */
     rnnkern_reason reason;
     struct plan plan;
     struct rows *lists; /* [threads] */
@@ -58,8 +59,8 @@ struct job {
     real *restart_row; /* [layers*directions][restart_rows][width] */
     real *sequence;    /* outputs between layers, after dropout: [layers-1][T][B][D*P] */
     real *masked_x;    /* [T][B][I], NULL without dropout of the input */
-    real *gates;       /* KEEP_GATES: [layers*directions], else one chunk */
-    real *states;      /* KEEP_GATES, KEEP_STATES: [layers*directions], else one chunk */
+    real *gates;       /* KEEP_GATES: [layers*directions], else a chunk for each scratch */
+    real *states;      /* KEEP_GATES, KEEP_STATES: [layers*directions], else a chunk for each scratch */
     real *carry;       /* KEEP_SEGMENTS: [layers*directions][segments][B][width] */
     /* backward only */
     rnnkern_rows dy, dx;
@@ -70,7 +71,7 @@ struct job {
     real *dsequence;                     /* [2][T][B][D*P] */
     real *transposed;                    /* the matrices of one direction as dx and dh read them */
     struct sums *sums;                   /* weight gradients: one, or with row_grads of each member */
-    real *drestart_rows;                 /* [chunk_rows][width] gradients of a chunk's restarts, NULL if not wanted */
+    real *drestart_rows;                 /* [block_rows][width] gradients of a block's restarts, NULL if not wanted */
     real *drestart_run, *drestart_total; /* [restart_rows][width] */
 };
 
@@ -172,6 +173,7 @@ static int64_t packed_size(const struct job *job)
 #define MIN_WORK_OF_UNITS (2 << 20)
 #define MIN_BYTES_OF_UNITS (96 << 10)
 #define ENOUGH_ROWS 4 /* of a member: with fewer, half of U for twice the rows is up to 1.7 times as fast */
+#define MOST_SHARES 4 /* of a thread, where cores lack; smaller ones read U more often */
 #define BYTES_BEYOND_L2 (1 << 20)
 
 static double work_of(const struct job *job)
@@ -180,8 +182,8 @@ static double work_of(const struct job *job)
            (double)job->plan.real_rows * (double)(job->layers * job->directions);
 }
 
-/* What the caller waits for workers, see parallel.h: an eighth (units) to a quarter (rows) of the call at 40 and 90
- * multiply-adds a ns, for it takes about twice its time without them; and long enough for one that sleeps. */
+/* What the caller waits for workers that split units, see parallel.h: an eighth of the call at 40 multiply-adds a ns, for it
+ * takes about twice its time without them; and long enough for one that sleeps. */
 static int64_t grace_of(const struct job *job) { return 30000 + (int64_t)(work_of(job) / 340); }
 
 static int64_t bytes_of_u(const struct job *job)
@@ -222,7 +224,13 @@ static void choose_split(struct job *job)
     job->reason = reason_for(job, units, shares);
     job->threads = job->reason >= RNNKERN_TEAM_OF_ROWS ? (int)min_of(call->threads, shares) : 1;
     job->split_units = job->reason == RNNKERN_TEAM_OF_UNITS;
+    job->shares = job->threads;
+    if (rk_team_lacks_cores())
+        job->shares *= (int)min_of(MOST_SHARES, max_of(1, call->rows / (job->threads * ENOUGH_ROWS)));
 }
+
+/* Members that split units share what one chunk needs; others have their own. */
+static inline int64_t scratches_of(const struct job *job) { return job->split_units ? 1 : job->threads; }
 
 /* `variant` has to live as long as the job. */
 static struct job job_for(const rnnkern_net *net, const rnnkern_call *call, struct cell *variant)
@@ -250,7 +258,7 @@ static struct job job_for_call(const rnnkern_net *net, const rnnkern_call *call,
     const int64_t target = max_of(CHUNK_ROWS_MIN, min_of(CHUNK_ROWS_MAX, fit / CHUNK_ROWS_MIN * CHUNK_ROWS_MIN));
     job.project_rows = min_of(max_of(target, call->rows), real_rows);
     job.chunk_rows = max_of(job.project_rows, min_of(RUN_ROWS, real_rows)); /* whole runs of the weight gradients */
-    job.block_rows = job.chunk_rows;
+    job.block_rows = call->keep == RNNKERN_KEEP_GATES ? real_rows : job.chunk_rows;
     if (call->keep == RNNKERN_KEEP_SEGMENTS)
         job.block_rows = min_of(call->rows * min_of(call->segment, job.plan.steps), real_rows);
     job.restart_rows = call->restart_kind == RNNKERN_RESTART_PER_ROW ? call->rows : 1;
@@ -300,6 +308,13 @@ static void layout_common(struct job *job, struct arena *work)
     }
 }
 
+/* Elements of a chunk's gates and states. */
+static inline int64_t scratch_gates(const struct job *job) { return job->project_rows * job->gate_row; }
+static inline int64_t scratch_states(const struct job *job)
+{
+    return (job->plan.rows + job->project_rows) * job->width;
+}
+
 static void layout_forward(struct job *job, struct arena *work)
 {
     const rnnkern_call *call = job->call;
@@ -307,9 +322,9 @@ static void layout_forward(struct job *job, struct arena *work)
     if (call->keep == RNNKERN_KEEP_NONE)
         layout_kept(job, work);
     if (call->keep != RNNKERN_KEEP_GATES)
-        job->gates = arena_take(work, job->project_rows * job->gate_row, sizeof(real));
+        job->gates = arena_take(work, scratches_of(job) * scratch_gates(job), sizeof(real));
     if (!keeps_all_states(call))
-        job->states = arena_take(work, (call->rows + job->project_rows) * job->width, sizeof(real));
+        job->states = arena_take(work, scratches_of(job) * scratch_states(job), sizeof(real));
 }
 
 /* Register tiles of the weight gradients of an operand; see gradient.h. */
@@ -380,7 +395,7 @@ static void layout_backward(struct job *job, struct arena *work)
             job->sums[i] = sums;
     }
     if (call->restart_kind != RNNKERN_RESTART_ZERO) {
-        job->drestart_rows = arena_take(work, job->chunk_rows * job->width, sizeof(real));
+        job->drestart_rows = arena_take(work, job->block_rows * job->width, sizeof(real));
         job->drestart_run = arena_take(work, job->restart_rows * job->width, sizeof(real));
         job->drestart_total = arena_take(work, job->restart_rows * job->width, sizeof(real));
     }

@@ -105,11 +105,12 @@ static void *arena_take(struct arena *a, int64_t count, size_t size)
     return at;
 }
 
-/* What one member of the team works on: rows first, first+stride, ... of each step, and a range of panels. */
+/* What a member of the team works on: rows first, first+stride, ... of each step, and a range of panels. */
 struct part {
     struct rk_member member;
     int64_t first, stride;
     int split_units;
+    int scratch; /* whose chunk it writes */
 };
 
 static inline int64_t own_rows(const struct part *part, int64_t n)

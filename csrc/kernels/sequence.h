@@ -1,7 +1,8 @@
 /* The one loop over time, for every cell: forward here, backward in backward.h.
  *
  * A chunk of steps is projected (x W for all of its rows), then its steps follow one another. A member of the team runs
- * this loop on its share: all panels of some rows, or all rows of some panels; only the latter meet at barriers. */
+ * this loop on its share: all rows of some panels, where members meet at barriers, or all panels of some rows, where no
+ * share waits for another. */
 #ifndef RK_SEQUENCE_H
 #define RK_SEQUENCE_H
 
@@ -189,7 +190,7 @@ static void draw_slots(const struct job *job, const struct direction *d, const s
 static void chunk_forward(const struct job *job, const struct direction *d, const struct part *part,
                           const struct block *k, int64_t begin, int64_t end)
 {
-    struct rows *list = &job->lists[part->member.index];
+    struct rows *list = &job->lists[part->member.slot];
     list_own_rows(job, d, k, begin, end, part, list);
     const struct product project = input_product(job, d, k, list);
     /* For one step both matrices are read in one go, and so in turns by calls of a step each. */
@@ -210,15 +211,17 @@ static void chunk_forward(const struct job *job, const struct direction *d, cons
     }
 }
 
-/* The whole sequence as one block, as far as its states are kept. */
-static struct block whole_block(const struct job *job, const struct direction *d)
+/* The whole sequence as one block, as far as its states and gates are kept; the rest is in a member's scratch. */
+static struct block whole_block(const struct job *job, const struct direction *d, int scratch)
 {
     const int64_t all = job->plan.real_rows;
     const int gates = job->call->keep == RNNKERN_KEEP_GATES, states = keeps_all_states(job->call);
-    return (struct block){.end = job->plan.steps,
-                          .z_panel = (gates ? all : job->project_rows) * job->cell->slots * LANES,
-                          .states = job->states + (states ? d->index * (job->plan.rows + all) * job->width : 0),
-                          .gates = job->gates + (gates ? d->index * all * job->gate_row : 0)};
+    return (struct block){
+        .end = job->plan.steps,
+        .z_panel = (gates ? all : job->project_rows) * job->cell->slots * LANES,
+        .states =
+            job->states + (states ? d->index * (job->plan.rows + all) * job->width : scratch * scratch_states(job)),
+        .gates = job->gates + (gates ? d->index * all * job->gate_row : scratch * scratch_gates(job))};
 }
 
 static real *segment_carry(const struct job *job, const struct direction *d, int64_t q)
@@ -230,9 +233,9 @@ static real *segment_carry(const struct job *job, const struct direction *d, int
 static void direction_forward(const struct job *job, const struct direction *d, const struct part *part)
 {
     const rnnkern_call *call = job->call;
-    struct rows *list = &job->lists[part->member.index];
+    struct rows *list = &job->lists[part->member.slot];
     const size_t row_bytes = (size_t)job->width * sizeof(real);
-    struct block k = whole_block(job, d);
+    struct block k = whole_block(job, d, part->scratch);
     const int64_t steps = k.end;
 
     clear_trace(job, d, part);
@@ -252,8 +255,6 @@ static void direction_forward(const struct job *job, const struct direction *d, 
             k.end = end;
             k.row0 = k.gate_row0;
         }
-        if (call->keep != RNNKERN_KEEP_GATES)
-            rk_barrier(&part->member); /* another member's rows of the chunk before may lie where ours of this one do */
         chunk_forward(job, d, part, &k, q, end);
         emit_outputs(job, d, part, list);
         emit_trace(job, d, part, &k, list);
@@ -302,7 +303,8 @@ static struct part part_of(const struct job *job, const struct rk_member *member
     return (struct part){.member = *member,
                          .split_units = units,
                          .first = units ? 0 : member->index,
-                         .stride = units ? 1 : member->count};
+                         .stride = units ? 1 : member->count,
+                         .scratch = units ? 0 : member->slot};
 }
 
 static void member_forward(void *context, const struct rk_member *member)
@@ -313,7 +315,7 @@ static void member_forward(void *context, const struct rk_member *member)
         clear_padding(job, &part, at_layer(job->y, layer), job->directions * job->output);
     if (job->masked_x) {
         mask_sequences(job, &part, job->x, masked_inputs(job));
-        rk_barrier(&part.member);
+        sync_units(&part);
     }
     for (int64_t i = 0; i < job->layers * job->directions; i++) {
         const struct direction d = direction_at(job, i);
@@ -348,7 +350,10 @@ static void forward(const rnnkern_net *net, const rnnkern_call *call, const void
     job.restart = restart;
     plan_rows(&job.plan, call);
     load_restarts(&job);
-    rk_team_run(job.threads, grace_of(&job), member_forward, &job);
+    if (job.split_units)
+        rk_team_run(job.threads, grace_of(&job), member_forward, &job);
+    else
+        rk_team_deal(job.threads, job.shares, member_forward, &job);
 }
 
 #endif

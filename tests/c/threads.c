@@ -21,6 +21,8 @@
 #define TIME_LIMIT 300 /* seconds: a hang is a failure */
 
 static const char *const small_case = "gru 1 1 8 33 6 4 bias ragged sparse shared hx 0 -"; /* three panels, six rows */
+static const char *const rows_case =
+    "lstm 2 2 5 17 50 7 bias ragged sparse shared hx 0.25 zc=0.25"; /* shares of rows */
 static const char *const option_case = /* barriers within a step, of panels of h and of the cell */
     "lstm 2 2 5 50 5 4 bias ragged sparse shared hx 0.25 "
     "proj=35,peephole,input,norm,zh=0.25,zc=0.25,hidden=0.25,in=0.25";
@@ -43,10 +45,10 @@ static void digests(const struct problem *p, const struct mode *mode, uint64_t v
     pool_release(&pool);
 }
 
-static struct mode mode_with(int threads, rnnkern_split split)
+static struct mode mode_with(int threads, rnnkern_split split, rnnkern_keep keep)
 {
-    return (struct mode){.keep = RNNKERN_KEEP_STATES,
-                         .segment = 1,
+    return (struct mode){.keep = keep,
+                         .segment = 2,
                          .threads = threads,
                          .backward_threads = threads,
                          .split = split,
@@ -60,19 +62,24 @@ static void open_work(struct work *w, const char *line)
     const struct spec spec = parse_case(line);
     w->pool.first = NULL;
     w->problem = make_problem(&w->pool, &spec, RNNKERN_FLOAT32, 1);
-    const struct mode alone = mode_with(1, RNNKERN_SPLIT_AUTO);
+    const struct mode alone = mode_with(1, RNNKERN_SPLIT_AUTO, RNNKERN_KEEP_GATES);
     digests(&w->problem, &alone, w->want);
 }
 
 static void close_work(struct work *w) { pool_release(&w->pool); }
 
-static void check_run(const struct work *w, int threads, rnnkern_split split, const char *when)
+static void check_kept(const struct work *w, int threads, rnnkern_split split, rnnkern_keep keep, const char *when)
 {
-    const struct mode mode = mode_with(threads, split);
+    const struct mode mode = mode_with(threads, split, keep);
     uint64_t got[GROUPS];
     digests(&w->problem, &mode, got);
     for (int g = 0; g < GROUPS; g++)
         CHECK(got[g] == w->want[g], "%s differs %s: %s", group_name[g], when, describe_mode(&mode));
+}
+
+static void check_run(const struct work *w, int threads, rnnkern_split split, const char *when)
+{
+    check_kept(w, threads, split, RNNKERN_KEEP_STATES, when);
 }
 
 static rnnkern_split split_of(int i) { return i % 2 ? RNNKERN_SPLIT_ROWS : RNNKERN_SPLIT_UNITS; }
@@ -99,6 +106,17 @@ static void test_short_calls(const char *line, int calls)
     open_work(&w, line);
     for (int i = 0; i < calls && !failures(); i++)
         check_run(&w, 2 + i % 3, split_of(i), "in one of many short calls");
+    close_work(&w);
+}
+
+/* Whatever is kept, and so computed again in blocks: shares are dealt within each. */
+static void test_kept(const char *line, int calls)
+{
+    static const rnnkern_keep kept[] = {RNNKERN_KEEP_GATES, RNNKERN_KEEP_STATES, RNNKERN_KEEP_SEGMENTS};
+    struct work w;
+    open_work(&w, line);
+    for (int i = 0; i < calls && !failures(); i++)
+        check_kept(&w, 2 + i % 3, split_of(i), kept[i / 2 % 3], "in shares");
     close_work(&w);
 }
 
@@ -245,6 +263,7 @@ int main(int argc, char **argv)
     test_subnormals();
     test_short_calls(small_case, 500 * times);
     test_short_calls(option_case, 50 * times);
+    test_kept(rows_case, 30 * times);
     test_pauses(50 * times);
     test_callers(50 * times);
     test_lack_of_cores(50 * times);
