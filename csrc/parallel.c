@@ -37,7 +37,7 @@
 #define PATIENCE 100000 /* ns to spin: longer than the uneven ends of most steps, shorter than a time slice */
 #define LOOK 50000      /* ns to watch another member */
 #define MAX_VOTES 6     /* a call that lost half of its time lets calls run alone for 1/16 to 4 times that time */
-#define WARY 8          /* calls with small shares after one that lost a sixteenth of its time */
+#define WARY 16         /* times the time of a call that lost a sixteenth of it: so long shares are small */
 
 /* A word on its own cache line, since others spin on it. */
 struct word {
@@ -64,9 +64,9 @@ struct rk_team {
     atomic_int crowded;  /* cores lack, as far as the last barriers tell */
     atomic_llong lost;   /* ns that members of this call have slept since another one had no core */
     int votes;           /* calls that lost much of their time, less those that did not */
-    atomic_int wary;     /* calls to come that lack cores, as far as the last ones tell */
     int64_t alone_until; /* by the monotonic clock */
-    int members;         /* of this call */
+    atomic_llong wary_until;
+    int members; /* of this call */
     rk_work *work;
     void *context;
     int shares;          /* to deal; 0: members run side by side */
@@ -310,6 +310,11 @@ static int assemble(int threads, int64_t grace)
     return members;
 }
 
+int rk_team_lacks_cores(void)
+{
+    return nanoseconds(CLOCK_MONOTONIC) < atomic_load(&team.wary_until) || atomic_load(&insistent);
+}
+
 /* Waits for a worker to end, and returns the ns for which it had no core. */
 static int64_t wait_for(struct seat *seat)
 {
@@ -320,15 +325,6 @@ static int64_t wait_for(struct seat *seat)
     return nanoseconds(CLOCK_MONOTONIC) - start - (time_used(seat) - used);
 }
 
-/* Lets the next calls run alone for some time, if this one lost much. */
-static void judge(int64_t start, int much)
-{
-    const int64_t end = nanoseconds(CLOCK_MONOTONIC);
-    if (much)
-        team.alone_until = end + (((end - start) << team.votes) >> 4);
-    team.votes += much ? team.votes < MAX_VOTES : -(team.votes > 0);
-}
-
 static void run_team(int threads, int64_t grace, int64_t start)
 {
     set_clock(&team.seat[0], pthread_self());
@@ -337,8 +333,12 @@ static void run_team(int threads, int64_t grace, int64_t start)
     const struct rk_member member = {0, assemble(threads, grace), 0};
     run_member(&member, team.work, team.context);
     rk_barrier(&member);
-    const int64_t time = nanoseconds(CLOCK_MONOTONIC) - start;
-    judge(start, 4 * atomic_load(&team.lost) > member.count * time);
+    const int64_t end = nanoseconds(CLOCK_MONOTONIC);
+    if (4 * atomic_load(&team.lost) > member.count * (end - start)) {
+        team.alone_until = end + (((end - start) << team.votes) >> 4);
+        team.votes += team.votes < MAX_VOTES;
+    } else
+        team.votes -= team.votes > 0;
 }
 
 static void deal(int threads, int64_t start)
@@ -353,12 +353,9 @@ static void deal(int threads, int64_t start)
     for (int i = 1; i < threads; i++)
         if (!dismiss(&team.seat[i]))
             lost += wait_for(&team.seat[i]);
-    const int64_t time = nanoseconds(CLOCK_MONOTONIC) - start;
-    if (16 * lost > time)
-        atomic_store(&team.wary, WARY);
-    else if (atomic_load(&team.wary))
-        atomic_fetch_sub(&team.wary, 1);
-    judge(start, 2 * lost > time);
+    const int64_t end = nanoseconds(CLOCK_MONOTONIC);
+    if (16 * lost > end - start)
+        atomic_store(&team.wary_until, end + WARY * (end - start));
 }
 
 /* With `shares` to deal, or for members that run side by side. */
@@ -373,10 +370,10 @@ static void use_team(int threads, int shares, int64_t grace, rk_work *work, void
     team.work = work;
     team.context = context;
     team.shares = shares;
-    if (start < team.alone_until && !atomic_load(&insistent))
-        run_alone(work, context);
-    else if (shares)
+    if (shares)
         deal(most, start);
+    else if (start < team.alone_until && !atomic_load(&insistent))
+        run_alone(work, context);
     else
         run_team(most, grace, start);
     atomic_store(&team.taken, 0);
@@ -391,8 +388,6 @@ void rk_team_deal(int threads, int count, rk_work *work, void *context)
 {
     use_team(threads < count ? threads : count, count, 0, work, context);
 }
-
-int rk_team_lacks_cores(void) { return atomic_load(&team.wary) > 0 || atomic_load(&insistent); }
 
 void rk_team_insist(int on) { atomic_store(&insistent, on); }
 

@@ -11,10 +11,10 @@ struct rk_member {
 
 typedef void rk_work(void *context, const struct rk_member *member);
 
-/* Both return when all work has ended. While another caller uses the team, or where cores lack, work runs once, as member 0
- * of 1. It runs with subnormals flushed to zero. */
+/* Both return when all work has ended. While another caller uses the team, work runs once, as member 0 of 1. It runs with
+ * subnormals flushed to zero. */
 
-/* Runs work once on each of up to `threads` members, who meet at barriers.
+/* Runs work once on each of up to `threads` members, who meet at barriers; on the caller alone where cores lack.
  * grace: the ns that the caller waits for workers to come before it begins with those that have. */
 void rk_team_run(int threads, int64_t grace, rk_work *work, void *context);
 
