@@ -34,10 +34,11 @@
 #endif
 
 #define MAX_MEMBERS 256
-#define PATIENCE 100000 /* ns to spin: longer than the uneven ends of most steps, shorter than a time slice */
-#define LOOK 50000      /* ns to watch another member */
-#define MAX_VOTES 6     /* a call that lost half of its time lets calls run alone for 1/16 to 4 times that time */
-#define WARY 16         /* times the time of a call that lost a sixteenth of it: so long shares are small */
+#define PATIENCE 100000   /* ns to spin: longer than the uneven ends of most steps, shorter than a time slice */
+#define LOOK 50000        /* ns to watch another member */
+#define ENDURANCE 1000000 /* ns to spin within a call where members share no core: who sleeps gives a core away */
+#define MAX_VOTES 6       /* a call that lost half of its time lets calls run alone for 1/16 to 4 times that time */
+#define WARY 16           /* times the time of a call that lost a sixteenth of it: so long shares are small */
 
 /* A word on its own cache line, since others spin on it. */
 struct word {
@@ -61,6 +62,7 @@ struct seat {
 struct rk_team {
     atomic_int taken;    /* by the caller that uses it */
     atomic_int size;     /* threads that exist: the caller and size-1 workers, in seats 1.. */
+    atomic_int apart;    /* each member can have a core of its own */
     atomic_int crowded;  /* cores lack, as far as the last barriers tell */
     atomic_llong lost;   /* ns that members of this call have slept since another one had no core */
     int votes;           /* calls that lost much of their time, less those that did not */
@@ -112,6 +114,12 @@ static int spin(const struct word *word, unsigned old, int64_t time)
     }
 }
 
+/* Whether the word changes before it is time to sleep. */
+static int endure(const struct word *word, unsigned old)
+{
+    return spin(word, old, atomic_load(&team.apart) ? ENDURANCE : 0);
+}
+
 /* Either the sleeper sees the new value before it sleeps, or the waker sees the sleeper: all are seq_cst. */
 static void sleep_until_changed(struct word *word, unsigned old)
 {
@@ -150,7 +158,8 @@ static void wait_barrier(const struct rk_member *member, unsigned phase)
             atomic_store(&team.crowded, 1);
     }
     atomic_store(&own->asleep, 1);
-    sleep_until_changed(&team.phase, phase);
+    if (!endure(&team.phase, phase))
+        sleep_until_changed(&team.phase, phase);
     atomic_store(&own->asleep, 0);
     if (crowded)
         atomic_fetch_add(&team.lost, nanoseconds(CLOCK_MONOTONIC) - start);
@@ -256,30 +265,31 @@ static void give_place(struct seat *seat, int index)
     atomic_store(&team.present[index], seat);
 }
 
+/* Where others than the caller may run. Returns how many CPUs that are. */
+static int other_cpus(int cpu, cpu_set_t *others)
+{
+    if (cpu < 0 || pthread_getaffinity_np(pthread_self(), sizeof *others, others))
+        return 0;
+    CPU_CLR((size_t)cpu, others);
+    return CPU_COUNT(others);
+}
+
 /* A worker that wakes on its caller's core, as the scheduler likes it, shares that core with it. */
 static void keep_workers_off(int cpu, int threads)
 {
     cpu_set_t others;
-    CPU_ZERO(&others);
-    for (int i = 1; i < threads; i++) {
-        struct seat *seat = &team.seat[i];
-        if (seat->avoided == cpu)
-            continue;
-        if (!CPU_COUNT(&others)) {
-            if (pthread_getaffinity_np(pthread_self(), sizeof others, &others) || CPU_COUNT(&others) < 2)
-                return;
-            CPU_CLR((size_t)cpu, &others);
+    const int count = other_cpus(cpu, &others);
+    atomic_store(&team.apart, count >= threads - 1);
+    for (int i = 1; i < threads && count; i++)
+        if (team.seat[i].avoided != cpu) {
+            pthread_setaffinity_np(team.seat[i].thread, sizeof others, &others);
+            team.seat[i].avoided = cpu;
         }
-        pthread_setaffinity_np(seat->thread, sizeof others, &others);
-        seat->avoided = cpu;
-    }
 }
 
 static void call_workers(int threads)
 {
-    const int cpu = sched_getcpu();
-    if (cpu >= 0)
-        keep_workers_off(cpu, threads);
+    keep_workers_off(sched_getcpu(), threads);
     for (int i = 1; i < threads; i++)
         set(&team.seat[i].state, CALLED);
 }
@@ -318,7 +328,7 @@ int rk_team_lacks_cores(void)
 /* Waits for a worker to end, and returns the ns for which it had no core. */
 static int64_t wait_for(struct seat *seat)
 {
-    if (spin(&seat->state, JOINED, PATIENCE))
+    if (spin(&seat->state, JOINED, PATIENCE) || endure(&seat->state, JOINED))
         return 0;
     const int64_t start = nanoseconds(CLOCK_MONOTONIC), used = time_used(seat);
     sleep_until_changed(&seat->state, JOINED);

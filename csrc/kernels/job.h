@@ -173,7 +173,8 @@ static int64_t packed_size(const struct job *job)
 #define MIN_WORK_OF_UNITS (2 << 20)
 #define MIN_BYTES_OF_UNITS (96 << 10)
 #define ENOUGH_ROWS 4 /* of a member: with fewer, half of U for twice the rows is up to 1.7 times as fast */
-#define MOST_SHARES 4 /* of a thread, where cores lack; smaller ones read U more often */
+#define FEWEST_ROWS 8 /* of a share where cores lack: with fewer U is read more often than it helps */
+#define MOST_SHARES 4 /* of a thread then */
 #define BYTES_BEYOND_L2 (1 << 20)
 
 static double work_of(const struct job *job)
@@ -226,7 +227,7 @@ static void choose_split(struct job *job)
     job->split_units = job->reason == RNNKERN_TEAM_OF_UNITS;
     job->shares = job->threads;
     if (rk_team_lacks_cores())
-        job->shares *= (int)min_of(MOST_SHARES, max_of(1, call->rows / (job->threads * ENOUGH_ROWS)));
+        job->shares *= (int)min_of(MOST_SHARES, max_of(1, call->rows / (job->threads * FEWEST_ROWS)));
 }
 
 /* Members that split units share what one chunk needs; others have their own. */

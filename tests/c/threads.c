@@ -22,7 +22,7 @@
 
 static const char *const small_case = "gru 1 1 8 33 6 4 bias ragged sparse shared hx 0 -"; /* three panels, six rows */
 static const char *const rows_case =
-    "lstm 2 2 5 17 50 7 bias ragged sparse shared hx 0.25 zc=0.25"; /* shares of rows */
+    "lstm 2 2 5 17 70 7 bias ragged sparse shared hx 0.25 zc=0.25"; /* shares of rows */
 static const char *const option_case = /* barriers within a step, of panels of h and of the cell */
     "lstm 2 2 5 50 5 4 bias ragged sparse shared hx 0.25 "
     "proj=35,peephole,input,norm,zh=0.25,zc=0.25,hidden=0.25,in=0.25";
