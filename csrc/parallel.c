@@ -35,6 +35,7 @@
 
 #define MAX_MEMBERS 256
 #define PATIENCE 100000   /* ns to spin: longer than the uneven ends of most steps, shorter than a time slice */
+#define WAKING 90000      /* ns of a call that gains a tenth at least, as long as it takes to wake a worker */
 #define LOOK 50000        /* ns to watch another member */
 #define ENDURANCE 1000000 /* ns to spin within a call where members share no core: who sleeps gives a core away */
 #define MAX_VOTES 6       /* a call that lost half of its time lets calls run alone for 1/16 to 4 times that time */
@@ -67,6 +68,7 @@ struct rk_team {
     atomic_llong lost;   /* ns that members of this call have slept since another one had no core */
     int votes;           /* calls that lost much of their time, less those that did not */
     int64_t alone_until; /* by the monotonic clock */
+    int64_t last_end;    /* of a call */
     atomic_llong wary_until;
     int members; /* of this call */
     rk_work *work;
@@ -368,8 +370,8 @@ static void deal(int threads, int64_t start)
         atomic_store(&team.wary_until, end + WARY * (end - start));
 }
 
-/* With `shares` to deal, or for members that run side by side. */
-static void use_team(int threads, int shares, int64_t grace, rk_work *work, void *context)
+/* With `shares` to deal, or for members that run side by side; time: see rk_team_deal, the grace of rk_team_run. */
+static void use_team(int threads, int shares, int64_t time, rk_work *work, void *context)
 {
     if (threads <= 1 || atomic_exchange(&team.taken, 1)) {
         run_alone(work, context);
@@ -380,12 +382,14 @@ static void use_team(int threads, int shares, int64_t grace, rk_work *work, void
     team.work = work;
     team.context = context;
     team.shares = shares;
-    if (shares)
-        deal(most, start);
-    else if (start < team.alone_until && !atomic_load(&insistent))
+    const int short_and_rare = shares && time < WAKING && start - team.last_end > PATIENCE;
+    if ((short_and_rare || (!shares && start < team.alone_until)) && !atomic_load(&insistent))
         run_alone(work, context);
+    else if (shares)
+        deal(most, start);
     else
-        run_team(most, grace, start);
+        run_team(most, time, start);
+    team.last_end = nanoseconds(CLOCK_MONOTONIC);
     atomic_store(&team.taken, 0);
 }
 
@@ -394,9 +398,9 @@ void rk_team_run(int threads, int64_t grace, rk_work *work, void *context)
     use_team(threads, 0, grace, work, context);
 }
 
-void rk_team_deal(int threads, int count, rk_work *work, void *context)
+void rk_team_deal(int threads, int count, int64_t time, rk_work *work, void *context)
 {
-    use_team(threads < count ? threads : count, count, 0, work, context);
+    use_team(threads < count ? threads : count, count, time, work, context);
 }
 
 void rk_team_insist(int on) { atomic_store(&insistent, on); }

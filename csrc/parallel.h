@@ -19,8 +19,9 @@ typedef void rk_work(void *context, const struct rk_member *member);
 void rk_team_run(int threads, int64_t grace, rk_work *work, void *context);
 
 /* Deals `count` shares of work, none of which waits for another, to up to `threads` threads. The caller begins at once;
- * workers join when they come. */
-void rk_team_deal(int threads, int count, rk_work *work, void *context);
+ * workers join when they come.
+ * time: the ns that one thread would take, about. Too short a call leaves workers asleep, unless one follows another. */
+void rk_team_deal(int threads, int count, int64_t time, rk_work *work, void *context);
 
 /* Whether a call before lost time to a lack of cores: small shares then lose less. */
 int rk_team_lacks_cores(void);

@@ -312,7 +312,7 @@ static void run_phase(const struct phase *phase, const struct part *part)
         phase->work(phase, part);
         rk_barrier(&part->member);
     } else
-        rk_team_deal(phase->job->threads, phase->job->shares, member_phase, (void *)phase);
+        rk_team_deal(phase->job->threads, phase->job->shares, time_of(phase->job), member_phase, (void *)phase);
 }
 
 static void begin_direction(const struct phase *phase, const struct part *part)

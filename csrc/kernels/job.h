@@ -187,6 +187,12 @@ static double work_of(const struct job *job)
  * takes about twice its time without them; and long enough for one that sleeps. */
 static int64_t grace_of(const struct job *job) { return 30000 + (int64_t)(work_of(job) / 340); }
 
+/* In ns, on one thread; backward, where there will be one, included. */
+static int64_t time_of(const struct job *job)
+{
+    return (int64_t)(work_of(job) * (job->call->keep == RNNKERN_KEEP_NONE ? 1 : 3) / 90);
+}
+
 static int64_t bytes_of_u(const struct job *job)
 {
     return job->cell->gates * job->hidden * job->hidden * (int64_t)sizeof(real);

@@ -353,7 +353,7 @@ static void forward(const rnnkern_net *net, const rnnkern_call *call, const void
     if (job.split_units)
         rk_team_run(job.threads, grace_of(&job), member_forward, &job);
     else
-        rk_team_deal(job.threads, job.shares, member_forward, &job);
+        rk_team_deal(job.threads, job.shares, time_of(&job), member_forward, &job);
 }
 
 #endif
