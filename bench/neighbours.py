@@ -15,7 +15,7 @@ import time
 
 from workloads import parse_shape
 
-SHAPES = [(100, 16, 128, 128), (100, 32, 256, 256), (100, 1, 128, 256)]
+SHAPES = [(100, 16, 128, 128), (100, 32, 256, 256), (100, 1, 128, 256), (1000, 1, 80, 512)]
 SPIN = "while True: pass"
 THREADS = 2
 ROUNDS = 5  # of calls alone and in company, in turn
