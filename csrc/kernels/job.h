@@ -231,8 +231,8 @@ static void choose_split(struct job *job)
     job->reason = reason_for(job, units, shares);
     job->threads = job->reason >= RNNKERN_TEAM_OF_ROWS ? (int)min_of(call->threads, shares) : 1;
     job->split_units = job->reason == RNNKERN_TEAM_OF_UNITS;
-    job->shares = job->threads;
-    if (rk_team_lacks_cores())
+    job->shares = job->split_units ? 1 : job->threads;
+    if (job->shares > 1 && rk_team_lacks_cores())
         job->shares *= (int)min_of(MOST_SHARES, max_of(1, call->rows / (job->threads * FEWEST_ROWS)));
 }
 

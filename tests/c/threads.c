@@ -172,15 +172,19 @@ static void start_caller(struct caller *c)
     }
 }
 
-static void test_callers(int calls)
+/* Whether the team runs whatever happens or as it sees fit: calls then find it taken at first, and free in a later phase. */
+static void test_callers(int calls, int insist)
 {
+    rk_team_insist(insist);
+    const char *const lines[4] = {other_case, small_case, rows_case, option_case};
     struct caller callers[4];
     for (int i = 0; i < 4; i++) {
-        callers[i] = (struct caller){.line = i % 2 ? small_case : other_case, .calls = calls, .threads = 2 + i % 3};
+        callers[i] = (struct caller){.line = lines[i], .calls = calls, .threads = 2 + i % 3};
         start_caller(&callers[i]);
     }
     for (int i = 0; i < 4; i++)
         pthread_join(callers[i].thread, NULL);
+    rk_team_insist(1);
 }
 
 /* Teams of up to six beside two busy callers: calls change between the team and the caller alone. */
@@ -265,7 +269,8 @@ int main(int argc, char **argv)
     test_short_calls(option_case, 50 * times);
     test_kept(rows_case, 30 * times);
     test_pauses(50 * times);
-    test_callers(50 * times);
+    test_callers(50 * times, 1);
+    test_callers(50 * times, 0);
     test_lack_of_cores(50 * times);
     if (argc < 3) {
         test_fork();
