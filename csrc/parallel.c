@@ -3,11 +3,11 @@
  * All waiting is waiting for one word to change, and all sleeping is a futex on that word.
  *
  * With more busy threads than cores (other libraries' threads that spin after a call are enough) a worker may get no core
- * for milliseconds; the least so where it need not wait for its caller's, and has slept while others were busy. So workers
- * stay off the core of their caller, and a call is made by those that come soon, and work that can be dealt out by whoever comes at all. Where
- * members meet at every step it can still be fifty times slower than one thread: the scheduler may keep two members on one
- * core, which they must hand to each other at every barrier. So a member that waits in vain looks whether another one lacks
- * a core; when such calls lose much of their time that way, the next ones run on the caller alone. */
+ * for milliseconds. It waits longest behind its own caller, so workers keep off the core of theirs. Work that can be dealt
+ * out is done by whoever comes, at any time; where members meet at every step, by those that come soon. That can still be
+ * fifty times slower than one thread: two members on one core must hand it to each other at every barrier. So a member
+ * that waits in vain looks whether another one lacks a core; when such calls lose much of their time that way, the next
+ * ones run on the caller alone. */
 #define _GNU_SOURCE
 
 #include "parallel.h"

@@ -396,7 +396,8 @@ static void member_backward(void *context, const struct rk_member *member)
     const struct job *job = context;
     const struct part part = part_of(job, member);
     struct phase phase = {job, .work = clear_input_padding};
-    run_phase(&phase, &part);
+    if (job->dx.data && job->call->lengths)
+        run_phase(&phase, &part);
     for (int64_t layer = job->layers - 1; layer >= 0; layer--)
         for (int64_t i = 0; i < job->directions; i++) {
             const struct direction d = direction_at(job, layer * job->directions + i);

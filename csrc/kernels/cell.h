@@ -46,7 +46,7 @@ struct step {
     real *const *current;        /* state rows after it */
     real *const *gradient;       /* gradient rows, of the state after the step on entry, before it on return */
     int64_t z_panel, part;
-    int turned; /* every other step takes its panels from the last to the first, see turned_index */
+    int turned; /* every other step takes its panels from the last to the first, see turned_group */
 };
 
 typedef void pointwise(const struct step *s, struct range panels);

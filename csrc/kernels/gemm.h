@@ -187,12 +187,13 @@ static inline struct product product_of_rows(const struct product *g, int64_t fi
     return some;
 }
 
-/* A matrix too large for a cache is read over and over, once a step. Read from one end to the other it would have left the
- * cache before it comes again; in turns, forwards and backwards, the part that was read last is there. */
 static inline int64_t groups_of(struct range panels, int64_t size)
 {
     return (panels.last - panels.first + size - 1) / size;
 }
+
+/* The i-th group. A matrix too large for a cache is read over and over, once a step. Read from one end to the other it would
+ * have left the cache before it comes again; in turns, forwards and backwards, the part that was read last is there. */
 static inline struct range turned_group(struct range panels, int64_t size, int64_t i, int turned)
 {
     const int64_t first = panels.first + (turned ? groups_of(panels, size) - 1 - i : i) * size;

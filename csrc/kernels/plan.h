@@ -110,7 +110,6 @@ struct part {
     struct rk_member member;
     int64_t first, stride;
     int split_units;
-    int scratch; /* whose chunk it writes */
 };
 
 static inline int64_t own_rows(const struct part *part, int64_t n)

@@ -235,7 +235,7 @@ static void direction_forward(const struct job *job, const struct direction *d, 
     const rnnkern_call *call = job->call;
     struct rows *list = &job->lists[part->member.slot];
     const size_t row_bytes = (size_t)job->width * sizeof(real);
-    struct block k = whole_block(job, d, part->scratch);
+    struct block k = whole_block(job, d, part->split_units ? 0 : part->member.slot);
     const int64_t steps = k.end;
 
     clear_trace(job, d, part);
@@ -303,8 +303,7 @@ static struct part part_of(const struct job *job, const struct rk_member *member
     return (struct part){.member = *member,
                          .split_units = units,
                          .first = units ? 0 : member->index,
-                         .stride = units ? 1 : member->count,
-                         .scratch = units ? 0 : member->slot};
+                         .stride = units ? 1 : member->count};
 }
 
 static void member_forward(void *context, const struct rk_member *member)

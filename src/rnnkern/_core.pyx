@@ -638,7 +638,7 @@ cdef class Stepper:
         y_at.data, y_at.step, y_at.row = y, rows * width_of(self.net), width_of(self.net)
         x_at.layer = y_at.layer = 0
         self.call.rows = rows
-        self.call.first_step ^= 1  # so that steps read the matrices by turns from either end: turned_index in gemm.h
+        self.call.first_step ^= 1  # so that steps read the matrices by turns from either end: turned_group in gemm.h
         with nogil:
             status = rnnkern_forward(&self.net.c, &self.call, self.packed_at, x_at, before, none, y_at, after, NULL,
                                      self.workspace_at)
